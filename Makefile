@@ -1,0 +1,52 @@
+# `make` alone lists the targets. Every recipe is one thin line over Python.
+
+VENV   := .venv/bin/python
+PYTHON ?= $(shell test -x $(VENV) && echo $(VENV) || echo python3)
+TREE   ?= $(if $(wildcard solution),solution,starter)
+DIR    ?= tests/vectors
+JOBS   ?= 2
+
+# One thread per process: small tensors gain nothing from more, and timings stay comparable.
+export OMP_NUM_THREADS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check grade test starter vectors verify bench format clean
+
+help:
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: ## build .venv and install the tested versions (PYTHON=python3.12 chooses another)
+	@command -v $(PYTHON) >/dev/null || { echo "setup: no $(PYTHON) here; Python 3.11 or newer is needed" >&2; exit 1; }
+	@$(PYTHON) -I grader/setup_environment.py
+
+check: setup ## look at the parts, quickly (TASK=2 or TASK=2.1 looks at one, TREE=path elsewhere)
+	@$(VENV) -m grader check $(TASK) $(if $(filter file,$(origin TREE)),,--tree '$(TREE)')
+
+grade: setup ## grade a tree, folder, .zip or .tar.gz into reports/<name>/ (TREE=starter)
+	@$(VENV) -m grader grade '$(TREE)'
+
+test: setup ## run lint, types and the whole test suite
+	@$(VENV) -m ruff check
+	@$(VENV) -m ruff format --check
+	@$(VENV) -m mypy
+	@$(VENV) -m pytest -n $(JOBS) --dist worksteal
+
+starter: setup ## generate starter/ from solution/
+	@$(VENV) -m grader.release starter
+
+vectors: setup ## compare with the tensors in a folder (DIR=tests/vectors)
+	@$(VENV) tests/vector_cases.py '$(DIR)'
+
+verify: setup ## grade the known wrong, odd and hostile submissions
+	@$(VENV) -m grader verify
+
+bench: setup ## measure speed and memory against the targets (CHECK=1 fails on a missed one)
+	@$(VENV) -m grader.bench $(if $(CHECK),--check)
+
+format: setup ## format the code and mend what lint can mend
+	@$(VENV) -m ruff check --fix
+	@$(VENV) -m ruff format
+
+clean: ## remove reports, dist and caches; .venv stays
+	@rm -rf reports dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

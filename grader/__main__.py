@@ -1,0 +1,124 @@
+"""The command line: `python -m grader <command>`; see `python -m grader --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+EPILOG = """\
+exit codes: 0 passed; 1 graded, not passed; 2 cannot be graded; 3 the grader failed.
+
+examples:
+  python -m grader grade solution
+  python -m grader grade submission.zip --out reports/anna
+  python -m grader check 2 --tree starter
+"""
+PASSED, NOT_PASSED, CANNOT_GRADE, GRADER_FAILED = 0, 1, 2, 3
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the argument parser with every command."""
+    top = argparse.ArgumentParser(
+        prog="python -m grader",
+        description="Grade a transformer built in the lab: six parts, then four gates in order.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="command")
+    one = commands.add_parser("grade", help="grade one tree, folder, archive or notebook")
+    one.add_argument("path", type=Path, help="folder, .zip, .tar.gz or .ipynb with the tree")
+    one.add_argument("--out", type=Path, help="folder for results.json (reports/<name>)")
+    one.add_argument("--seed", type=int, help="replay a run; default: drawn from the submission")
+    one.add_argument("--keep-going", action="store_true", help="run every gate, even after a fail")
+    one.add_argument("--format", choices=["text", "json"], default="text", help="what to print")
+    _shared(one)
+    quick = commands.add_parser("check", help="a quick look at the parts, without the gates")
+    quick.add_argument("tasks", nargs="*", metavar="TASK", help="task ids such as 2 or 2.1")
+    quick.add_argument("--tree", type=Path, help="the tree to check (starter, or solution)")
+    quick.add_argument("--seed", type=int, help=argparse.SUPPRESS)
+    _shared(quick)
+    commands.add_parser("doctor", help="what this machine offers: isolation, versions")
+    return top
+
+
+def _shared(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--isolation", default="auto", metavar="LEVEL",
+        help="auto (the strongest that works here), portable, landlock, uid or bwrap",
+    )  # fmt: skip
+    command.add_argument("--quiet", action="store_true", help="print the verdict only")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    options = parser().parse_args(arguments)
+    if options.command == "doctor":
+        from grader import doctor
+
+        print(doctor.text(), end="")
+        return PASSED
+    from grader.intake import IntakeError
+    from grader.sandbox import IsolationUnavailable
+    from grader.settings import SettingsError
+
+    try:
+        return _grade(options)
+    except (IntakeError, IsolationUnavailable, SettingsError) as error:
+        print(f"cannot grade: {error}", file=sys.stderr)
+        return CANNOT_GRADE
+    except KeyboardInterrupt:
+        print("stopped; what was found so far is kept in results.json", file=sys.stderr)
+        return 130
+
+
+def _grade(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from grader import engine, settings, terminal
+
+    lab = settings.load()
+    path = options.path if options.command == "grade" else options.tree or default_tree()
+    full = options.command == "grade"
+    name = path.resolve().name.removesuffix(".zip").removesuffix(".tar.gz")
+    folder = Path("reports") / (name if full else f"{name}-check")
+    request = engine.Request(
+        path=path,
+        out=(options.out if full and options.out else folder),
+        seed=options.seed,
+        keep_going=full and options.keep_going,
+        tasks=None if full or not options.tasks else frozenset(options.tasks),
+        gates=full,
+    )
+    as_json = full and options.format == "json"
+    console = Console(stderr=as_json, highlight=False)
+    with engine.Referee(lab, options.isolation) as referee:
+        with terminal.Progress(console, quiet=options.quiet or as_json) as progress:
+            tree = referee.grade(request, progress)
+    if as_json:
+        print(json.dumps(tree, indent=2, ensure_ascii=False))
+    else:
+        console.print(terminal.verdict(tree, request.out / "results.json"))
+    return exit_code(tree, full=full)
+
+
+def default_tree() -> Path:
+    """Return the tree a student works in, or the solution where there is no starter."""
+    return next((p for p in map(Path, ("starter", "solution")) if p.is_dir()), Path("starter"))
+
+
+def exit_code(tree: dict[str, object], *, full: bool) -> int:
+    """Return the exit code that belongs to a result."""
+    if tree["grader_error"]:
+        return GRADER_FAILED
+    if full:
+        return PASSED if tree["passed"] else NOT_PASSED
+    parts = tree["parts"]
+    assert isinstance(parts, list)
+    bad = [c for p in parts for c in p["checks"] if c["status"] != "passed"]
+    return NOT_PASSED if bad else PASSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

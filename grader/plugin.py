@@ -1,0 +1,339 @@
+"""The pytest plugin that runs the checks: order, blocking, statuses, evidence, live progress.
+
+pytest sees the checks, never the submission. Every outcome is recorded here; a check that did not
+run, or returned nothing, is the grader's own error.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from grader import draws, expectations
+from grader.policy import Breach
+from grader.result import CheckFailed, Diagnosis, Outcome, Status
+from grader.settings import Settings
+from grader.submission import TASK_FILES, StudentError, Submission
+from grader.workers import Worker, WorkerLost
+
+FILES = {task: f"{name}.py" for name, task in TASK_FILES.items()}
+MARKERS = (
+    "part(stub): a check of the stub with this task id",
+    "gate(number, name): a check of this gate",
+)
+
+
+@dataclass
+class Job:
+    """What one run of the checks is about, and what it found."""
+
+    settings: Settings
+    seed: int
+    start_worker: Callable[[], Worker]
+    listen: Callable[[dict[str, Any]], None]
+    breaches: dict[str, Breach] = field(default_factory=dict)
+    expectations: expectations.Expectations = field(default_factory=expectations.Expectations)
+    keep_going: bool = False
+    tasks: frozenset[str] | None = None
+    gates: bool = True
+    before_training: Callable[[], None] = lambda: None
+    outcomes: list[Outcome] = field(default_factory=list)
+    planned: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a check stands: its stub, or its gate."""
+
+    stub: str | None
+    gate: int | None
+    gate_name: str | None
+
+    @property
+    def group(self) -> str:
+        """Return the task or gate, whose checks share one worker."""
+        return f"gate {self.gate}" if self.gate else f"task {task_of(self.stub or '')}"
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Return the sort key: parts by task id, stretch parts, then gates."""
+        if self.gate:
+            return (2, str(self.gate))
+        stub = self.stub or ""
+        return (1 if stub.startswith("S") else 0, stub)
+
+
+def task_of(stub: str) -> str:
+    """Return the task of a stub id: "2" of "2.1", "S1" of "S1"."""
+    return stub.split(".")[0]
+
+
+def place_of(item: pytest.Item) -> Place:
+    """Read a check's marker."""
+    part = item.get_closest_marker("part")
+    gate = item.get_closest_marker("gate")
+    if (part is None) == (gate is None):
+        raise pytest.UsageError(f"{item.nodeid} needs one marker, part or gate")
+    if part is not None:
+        return Place(str(part.args[0]), None, None)
+    assert gate is not None
+    return Place(None, int(gate.args[0]), str(gate.args[1]))
+
+
+class Plugin:
+    """One run over one submission."""
+
+    def __init__(self, job: Job) -> None:
+        """Run for `job`."""
+        self.job = job
+        self.group: str | None = None
+        self.current: Submission | None = None
+        self.recorded: set[str] = set()
+
+    # Collection -----------------------------------------------------------------------------
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Declare the markers."""
+        for marker in MARKERS:
+            config.addinivalue_line("markers", marker)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keep what was asked for, in order."""
+        wanted = [item for item in items if self._wanted(place_of(item))]
+        items[:] = sorted(wanted, key=lambda item: place_of(item).order)
+        self.job.planned = [item.nodeid for item in items]
+
+    def _wanted(self, place: Place) -> bool:
+        if place.gate:
+            return self.job.gates
+        chosen = self.job.tasks
+        stub = place.stub or ""
+        return chosen is None or stub in chosen or task_of(stub) in chosen
+
+    # Running --------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Record a blocked check and skip it."""
+        place = place_of(item)
+        why = self._blocked(place)
+        if why is not None:
+            self._record(item, Outcome("", None, None, why[0], why[1], why[2]), 0.0)
+            pytest.skip(why[1])
+        self.job.listen({"kind": "start", "check": item.nodeid, "place": place, "title": title(item)})
+
+    def _blocked(self, place: Place) -> tuple[Status, str, Diagnosis | None] | None:
+        if place.stub:
+            breach = self.job.breaches.get(task_of(place.stub))
+            return (Status.FAILED, breach.cause, policy_diagnosis(breach)) if breach else None
+        done = self.job.outcomes
+        same = [o for o in done if o.gate == place.gate_name and o.status is not Status.PASSED]
+        if same:
+            return Status.BLOCKED, "an earlier check of this gate did not pass", None
+        if self.job.keep_going:
+            return None
+        if place.gate == 1:
+            return self._blocked_by_part()
+        for outcome in done:
+            if outcome.gate and outcome.status is not Status.PASSED:
+                text = f"waits for gate {outcome.gate}"
+                return Status.BLOCKED, text, None
+        return None
+
+    def _blocked_by_part(self) -> tuple[Status, str, Diagnosis | None] | None:
+        for outcome in self.job.outcomes:
+            if not outcome.stub or outcome.stub.startswith("S"):
+                continue
+            task = task_of(outcome.stub)
+            if outcome.status is Status.NOT_IMPLEMENTED:
+                text = f"waits for task {task} ({FILES[task]}), which is not implemented yet"
+                return Status.BLOCKED, text, None
+            if task in self.job.breaches:
+                return Status.BLOCKED, f"waits for task {task}, which breaks the rules", None
+        return None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool:
+        """Run one check and record how it ended."""
+        names = inspect.signature(pyfuncitem.obj).parameters
+        arguments = {name: pyfuncitem.funcargs[name] for name in names}
+        began = time.monotonic()
+        outcome = self._run(pyfuncitem, arguments)
+        self._record(pyfuncitem, outcome, time.monotonic() - began)
+        return True
+
+    def _run(self, item: pytest.Function, arguments: dict[str, Any]) -> Outcome:
+        place = place_of(item)
+        try:
+            evidence = item.obj(**arguments)
+        except CheckFailed as failure:
+            return outcome(Status.FAILED, failure.diagnosis.cause, failure.diagnosis,
+                           failure.evidence)
+        except StudentError as error:
+            return student_outcome(error, place)
+        except WorkerLost as lost:
+            return lost_outcome(lost, place)
+        if not isinstance(evidence, dict):
+            text = f"{item.name} returned {type(evidence).__name__}, not its evidence"
+            return outcome(Status.GRADER_ERROR, text)
+        return outcome(Status.PASSED, title(item), None, evidence)
+
+    def pytest_exception_interact(self, node: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """Record what no check should do: raise something else."""
+        if isinstance(node, pytest.Item) and node.nodeid not in self.recorded:
+            error = call.excinfo.value if call.excinfo else None
+            text = f"{type(error).__name__}: {error}"
+            self._record(node, outcome(Status.GRADER_ERROR, text), 0.0)
+
+    def _record(self, item: pytest.Item, found: Outcome, seconds: float) -> None:
+        place = place_of(item)
+        found.check = item.nodeid.rsplit("/", 1)[-1]
+        found.stub, found.gate = place.stub, place.gate_name
+        found.seconds = seconds
+        self.recorded.add(item.nodeid)
+        self.job.outcomes.append(found)
+        self.job.listen({"kind": "end", "place": place, "title": title(item), "outcome": found})
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """End the last worker."""
+        self._close()
+
+    def _close(self) -> None:
+        if self.current is not None:
+            self.current.close()
+            self.current = None
+
+    def missing(self) -> list[str]:
+        """Return the planned checks that left no outcome."""
+        return [name for name in self.job.planned if name not in self.recorded]
+
+    # Fixtures -------------------------------------------------------------------------------
+
+    @pytest.fixture
+    def submission(self, request: pytest.FixtureRequest) -> Submission:
+        """The mounted tree, through a worker shared by the checks of one task or gate."""
+        place = place_of(request.node)
+        if self.current is None or place.group != self.group:
+            self._close()
+            self.group = place.group
+            self.current = Submission(self.job.start_worker, self.job.listen)
+        return self.current
+
+    @pytest.fixture
+    def rng(self, request: pytest.FixtureRequest) -> draws.Draws:
+        """Draws that depend on the run's seed and the check's name."""
+        return draws.Draws(self.job.seed, request.node.name)
+
+    @pytest.fixture
+    def lab(self) -> Settings:
+        """The settings of lab.toml."""
+        return self.job.settings
+
+    @pytest.fixture
+    def expected(self, request: pytest.FixtureRequest) -> expectations.Ask:
+        """Expected values by name, from the oracle or from what was recorded of it."""
+        return self.job.expectations.for_check(request.node.name)
+
+    @pytest.fixture
+    def findings(self) -> list[Outcome]:
+        """The part checks that did not pass in this run, in order."""
+        return [o for o in self.job.outcomes if o.stub and o.status is not Status.PASSED]
+
+    @pytest.fixture
+    def before_training(self) -> Callable[[], None]:
+        """Prepare the workers for training before the worker of this check starts."""
+        return self.job.before_training
+
+
+def title(item: pytest.Item) -> str:
+    """Return the sentence a student reads: the first line of the check's docstring."""
+    return (inspect.getdoc(getattr(item, "obj", None)) or item.name).split("\n")[0]
+
+
+def outcome(
+    status: Status,
+    summary: str,
+    diagnosis: Diagnosis | None = None,
+    evidence: dict[str, Any] | None = None,
+) -> Outcome:
+    """Return an outcome that `_record` will place."""
+    return Outcome("", None, None, status, summary, diagnosis, evidence or {})
+
+
+def policy_diagnosis(breach: Breach) -> Diagnosis:
+    """Say which forbidden name stands where."""
+    return Diagnosis(
+        "forbidden_name", breach.part, breach.cause,
+        "Write this piece yourself from tensor operations; the lab's given modules may be used.",
+    )
+
+
+def student_outcome(error: StudentError, place: Place) -> Outcome:
+    """Turn what the student's code raised into a status and a diagnosis."""
+    own = task_of(place.stub) if place.stub else None
+    if error.kind == "not_implemented":
+        task = str(error.task or place.stub or "")
+        file = FILES.get(task_of(task), "its file")
+        if place.stub and (task == place.stub or task_of(task) == own):
+            return outcome(Status.NOT_IMPLEMENTED, f"task {task} is not implemented yet ({file})")
+        return outcome(Status.BLOCKED, f"waits for task {task} ({file})")
+    evidence = {"type": error.type, "message": error.message, "frames": error.frames}
+    part = error.part or FILES.get(own or "", "").removesuffix(".py") or "models"
+    if error.kind == "out_of_memory":
+        return outcome(
+            Status.OUT_OF_MEMORY, f"{error.type}: {error.message}",
+            Diagnosis("out_of_memory", part, f"{error.place() or part + '.py'}: it asked for more "
+                      "memory than a worker may use.", "Look for a shape that multiplies sizes it "
+                      "should not."), evidence)
+    if error.kind == "constructor_changed":
+        return outcome(Status.FAILED, *constructor_changed(error, part), evidence)
+    if error.kind == "missing_name":
+        cause = f"{error.message}."
+        advice = "Restore the name from the handout: the rest of the lab imports it."
+        part = str((error.detail or {}).get("file", part)).removesuffix(".py")
+        return outcome(Status.FAILED, cause, Diagnosis("missing_name", part, cause, advice),
+                       evidence)
+    if error.kind == "no_handle":
+        return outcome(Status.GRADER_ERROR, error.message)
+    cause = f"{error.place() or 'your code'}: {error.type}: {error.message}"
+    return outcome(
+        Status.ERROR, cause,
+        Diagnosis("raised", part, cause, f"Run the failing call by hand and read {part}.py there."),
+        evidence)
+
+
+def constructor_changed(error: StudentError, part: str) -> tuple[str, Diagnosis]:
+    """Name the first parameter that differs from the handout's constructors."""
+    detail = error.detail or {}
+    name = str(detail.get("name"))
+    shapes = [
+        "no such parameter" if s is None else f"shape {tuple(s)}"
+        for s in (detail.get("expected"), detail.get("found"))
+    ]
+    cause = (
+        f"The constructors were changed: for {name} the check expects {shapes[0]} "
+        f"and found {shapes[1]}, so it cannot load its weights."
+    )
+    advice = "Restore the given constructors; the gates still judge your own parameters."
+    return cause, Diagnosis("constructor_changed", part, cause, advice)
+
+
+def lost_outcome(lost: WorkerLost, place: Place) -> Outcome:
+    """Turn a lost worker into its status."""
+    words = {
+        "timeout": "Look for a loop that does not end.",
+        "out_of_memory": "Look for a tensor or list that grows without bound.",
+        "crashed": "Look for an exit call, or a recursion that breaks the interpreter.",
+        "protocol": "Return plain tensors; do not write to descriptors you did not open.",
+    }
+    part = FILES.get(task_of(place.stub), "models.py").removesuffix(".py") if place.stub else "models"
+    cause = f"The process that ran your code gave no answer: {lost.detail}."
+    return outcome(Status(lost.status), cause, Diagnosis(lost.status, part, cause,
+                                                         words[lost.status]))

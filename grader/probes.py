@@ -1,0 +1,306 @@
+"""The questions a worker can answer about the mounted tree.
+
+A probe is a function of the worker's session and plain arguments. It runs beside the student's
+code, so its answers deserve no more trust than that code: it never judges.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from grader import frames
+
+PACKAGE = "transformer"
+Probe = Callable[..., Any]
+PROBES: dict[str, Probe] = {}
+
+
+class Refused(Exception):
+    """A probe that could not ask its question; `kind` names why in one word."""
+
+    def __init__(self, kind: str, message: str, detail: Any = None) -> None:
+        """Keep `kind` and `detail` for the referee."""
+        super().__init__(message)
+        self.kind = kind
+        self.detail = detail
+
+
+class Session:
+    """What a worker remembers between questions: objects the referee refers to by a handle."""
+
+    def __init__(self, channel: frames.Channel) -> None:
+        """Remember the channel, which streaming probes use."""
+        self.channel = channel
+        self.handles: dict[str, Any] = {}
+
+    def get(self, handle: str) -> Any:
+        """Return the object behind `handle`."""
+        if handle not in self.handles:
+            raise Refused("no_handle", f"nothing is called {handle}")
+        return self.handles[handle]
+
+
+def probe(function: Probe) -> Probe:
+    """Register `function` under its own name."""
+    PROBES[function.__name__] = function
+    return function
+
+
+def run(session: Session, name: str, arguments: dict[str, Any]) -> Any:
+    """Run the probe called `name` and return its answer as plain values and arrays."""
+    value = PROBES[name](session, **decode(session, arguments))
+    return encode(value)
+
+
+def decode(session: Session, value: Any) -> Any:
+    """Turn a referee's plain tree into what the student's code expects."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, list):
+        return [decode(session, v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        (key, inner), *_ = value.items()
+        if key == "$handle":
+            return session.get(inner)
+        if key == "$config":
+            return attribute("config.ModelConfig")(**inner)
+        if key == "$recipe":
+            return attribute("config.TrainingRecipe")(**inner)
+        if key == "$batch":
+            return attribute("data.SequenceBatch")(**decode(session, inner))
+        if key == "$linear":
+            matrix = torch.from_numpy(inner.copy())
+            return lambda x: x @ matrix
+        if key == "$tuple":
+            return tuple(decode(session, inner))
+    return {k: decode(session, v) for k, v in value.items()}
+
+
+def encode(value: Any) -> Any:
+    """Turn whatever the student's code returned into plain values and arrays."""
+    if isinstance(value, Tensor):
+        return to_array(value)
+    if isinstance(value, dict):
+        return {str(k): encode(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encode(v) for v in value]
+    if value is None or isinstance(value, (bool, int, float, str, np.ndarray)):
+        return value
+    return {"$object": type(value).__name__[:100]}
+
+
+def to_array(value: Tensor) -> np.ndarray:
+    """Return a plain copy of `value` without graph, subclass or shared storage."""
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        plain = value.as_subclass(Tensor).detach().to("cpu")
+        if plain.dtype in (torch.bfloat16, torch.float16):
+            plain = plain.float()
+        return plain.resolve_conj().resolve_neg().contiguous().numpy().copy()
+
+
+def attribute(path: str) -> Any:
+    """Import and return `transformer.<path>`, such as `masks.causal_mask`.
+
+    Raises:
+        Refused: the module has no such name (`missing_name`).
+    """
+    module_name, _, rest = path.partition(".")
+    value = importlib.import_module(f"{PACKAGE}.{module_name}")
+    for name in rest.split(".") if rest else []:
+        if not hasattr(value, name):
+            raise Refused(
+                "missing_name", f"{module_name}.py has no {rest}", {"file": f"{module_name}.py"}
+            )
+        value = getattr(value, name)
+    return value
+
+
+@contextlib.contextmanager
+def default_dtype(name: str) -> Iterator[None]:
+    """Make `name` torch's default floating type for a while."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, name))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@probe
+def names(session: Session, modules: list[str]) -> dict[str, str]:
+    """Import the modules and say where each came from."""
+    found = {}
+    for module in modules:
+        importlib.import_module(f"{PACKAGE}.{module}")
+        found[module] = str(getattr(sys.modules[f"{PACKAGE}.{module}"], "__file__", ""))
+    return found
+
+
+@probe
+def call(
+    session: Session,
+    target: str,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    save: str | None = None,
+    dtype: str = "float64",
+    give: bool = True,
+) -> Any:
+    """Call `module.name`, or `@handle` / `@handle.method`, and return what it returns.
+
+    `inputs_changed` lists the positions and names of tensor arguments it changed in place.
+    """
+    if target.startswith("@"):
+        handle, _, method = target[1:].partition(".")
+        function = session.get(handle)
+        function = getattr(function, method) if method else function
+    else:
+        function = attribute(target)
+    tensors = {str(i): a for i, a in enumerate(args) if isinstance(a, Tensor)}
+    tensors |= {k: a for k, a in kwargs.items() if isinstance(a, Tensor)}
+    before = {k: a.clone() for k, a in tensors.items()}
+    with default_dtype(dtype):
+        value = function(*args, **kwargs)
+    if save is not None:
+        session.handles[save] = value
+    changed = [k for k, a in tensors.items() if not _same(a, before[k])]
+    return {"value": value if give else None, "inputs_changed": changed}
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+@probe
+def build(
+    session: Session,
+    save: str,
+    target: str,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    weights: dict[str, Tensor] | None = None,
+    seed: int = 0,
+    dtype: str = "float64",
+    scale: dict[str, float] | None = None,
+) -> dict[str, Any]:
+    """Construct a module, load `weights` into it by name, and list its parameters.
+
+    A tree whose parameter names or shapes differ from the weights is refused with
+    `constructor_changed`; `scale` multiplies parameters whose name matches a pattern.
+    """
+    torch.manual_seed(seed)
+    with default_dtype(dtype):
+        module = attribute(target)(*args, **kwargs).to(getattr(torch, dtype))
+    own = {name: list(p.shape) for name, p in module.named_parameters()}
+    if weights is not None:
+        _load(module, weights)
+    for pattern, factor in (scale or {}).items():
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                if re.search(pattern, name):
+                    parameter.mul_(factor)
+    session.handles[save] = module
+    return {"parameters": own}
+
+
+def _load(module: nn.Module, weights: dict[str, Tensor]) -> None:
+    own = dict(module.named_parameters())
+    wanted = {name: list(value.shape) for name, value in weights.items()}
+    found = {name: list(value.shape) for name, value in own.items()}
+    for name in list(wanted) + [name for name in found if name not in wanted]:
+        if wanted.get(name) != found.get(name):
+            detail = {"name": name, "expected": wanted.get(name), "found": found.get(name)}
+            raise Refused("constructor_changed", f"parameter {name} differs", detail)
+    with torch.no_grad():
+        for name, value in weights.items():
+            own[name].copy_(value)
+
+
+@probe
+def forward(
+    session: Session,
+    model: str,
+    calls: list[dict[str, Any]],
+    method: str | None = None,
+    mode: str = "eval",
+    record: list[str] | None = None,
+    dtype: str = "float64",
+) -> dict[str, Any]:
+    """Run the model on each of `calls` without gradients.
+
+    Returns the outputs, the outputs of the submodules named in `record` per call, the student's
+    loss of each call that names `targets`, and whether the training mode was left as found.
+    """
+    module = session.get(model)
+    module.train(mode == "train")
+    function = getattr(module, method) if method else module
+    outputs, records, losses = [], [], []
+    with torch.no_grad(), default_dtype(dtype):
+        for one in calls:
+            with recording(module, record or []) as seen:
+                outputs.append(function(*one.get("args", []), **one.get("kwargs", {})))
+            records.append(seen)
+            if "targets" in one:
+                loss = attribute("training.masked_cross_entropy")
+                losses.append(loss(logits_in(outputs[-1]), one["targets"], pad_id=0))
+    kept = module.training == (mode == "train")
+    return {"outputs": outputs, "records": records, "losses": losses, "mode_kept": kept}
+
+
+def logits_in(value: Any) -> Tensor:
+    """Return the first three-dimensional tensor in what a model returned."""
+    inner = list(value.values()) if isinstance(value, dict) else value
+    if isinstance(inner, (list, tuple)):
+        inner = next((v for v in inner if isinstance(v, Tensor) and v.ndim == 3), inner)
+    if not isinstance(inner, Tensor):
+        raise Refused("no_tensor", f"the model returned {type(value).__name__}, not logits")
+    return inner
+
+
+@probe
+def overwrite_embedding_row(session: Session, model: str, row: int, values: Tensor) -> list[str]:
+    """Write `values` (D,) into one row of every token embedding; return the names changed."""
+    changed = []
+    with torch.no_grad():
+        for name, parameter in session.get(model).named_parameters():
+            if "embedding" in name and parameter.ndim == 2 and parameter.shape[1] == len(values):
+                parameter[row] = values.to(parameter.dtype)
+                changed.append(name)
+    return changed
+
+
+@contextlib.contextmanager
+def recording(module: nn.Module, names: list[str]) -> Iterator[dict[str, Any]]:
+    """Collect the first tensor that each named submodule returns."""
+    seen: dict[str, Any] = {}
+    hooks = []
+    inner = dict(module.named_modules())
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            while isinstance(output, (tuple, list)) and output:
+                output = output[0]
+            if isinstance(output, Tensor):
+                seen[name] = output.detach()
+
+        return hook
+
+    for name in names:
+        if name in inner:
+            hooks.append(inner[name].register_forward_hook(keep(name)))
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()

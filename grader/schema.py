@@ -1,0 +1,134 @@
+"""Plain tables to frozen dataclasses: the annotations are the schema, and every value is checked.
+
+A field's annotation may be `int`, `float`, `str`, `Fraction`, a `Literal` of texts, a dataclass,
+or a tuple of one of these, and `Annotated` with a `Range` or a `Pattern`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+class SchemaError(ValueError):
+    """A table that does not fit; the message names key, what was expected and what came."""
+
+    def __init__(self, key: str, expected: str, got: Any) -> None:
+        """Say what `key` should have been."""
+        super().__init__(f"{key}: expected {expected}, got {_shown(got)}")
+
+
+@dataclass(frozen=True)
+class Range:
+    """Bounds of a number; `high` is included, `low` is unless `open_below`."""
+
+    low: float
+    high: float = float("inf")
+    open_below: bool = False
+
+    def holds(self, value: Any) -> bool:
+        """Tell whether `value` lies within."""
+        above = value > self.low if self.open_below else value >= self.low
+        return bool(above and value <= self.high)
+
+    def __str__(self) -> str:
+        lower = f"{'>' if self.open_below else '>='} {self.low:g}"
+        return lower if self.high == float("inf") else f"{lower} and <= {self.high:g}"
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The form of a text, and the words for it."""
+
+    expression: str
+    words: str
+
+    def holds(self, value: Any) -> bool:
+        """Tell whether the whole of `value` has this form."""
+        return re.fullmatch(self.expression, value) is not None
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def build(kind: type[T], table: Any, key: str) -> T:
+    """Build the dataclass `kind` from `table`.
+
+    Args:
+        kind: A dataclass whose annotations are the schema.
+        table: Its fields by name, numbers as int or Decimal.
+        key: What messages call the table.
+
+    Raises:
+        SchemaError: A field is missing, unknown, of another type or out of bounds.
+    """
+    if not isinstance(table, Mapping):
+        raise SchemaError(key, "a table", table)
+    hints = get_type_hints(kind, include_extras=True)
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    unknown = sorted(set(table) - set(names))
+    if unknown:
+        raise SchemaError(f"{key}.{unknown[0]}", f"one of the keys {', '.join(names)}", "this key")
+    values = {}
+    for name in names:
+        if name not in table:
+            raise SchemaError(f"{key}.{name}", _words(hints[name]), MISSING)
+        values[name] = _value(hints[name], table[name], f"{key}.{name}")
+    return kind(**values)
+
+
+def _value(kind: Any, value: Any, key: str) -> Any:
+    """Return `value` as `kind`."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        made = _value(arguments[0], value, key)
+        if not arguments[1].holds(made):
+            raise SchemaError(key, _words(kind), value)
+        return made
+    if origin is tuple:
+        length = len(arguments) if arguments[-1] is not Ellipsis else None
+        if not isinstance(value, list) or not value or length not in (None, len(value)):
+            raise SchemaError(key, _words(kind), value)
+        return tuple(_value(arguments[0], item, f"{key}[{i}]") for i, item in enumerate(value))
+    if is_dataclass(kind):
+        return build(kind, value, key)  # type: ignore[arg-type]
+    if origin is Literal:
+        fits = value in arguments
+    elif kind in (float, Fraction):
+        fits = isinstance(value, (int, Decimal)) and not isinstance(value, bool)
+        fits = fits and Decimal(value).is_finite()
+    else:
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+    if not fits:
+        raise SchemaError(key, _words(kind), value)
+    return kind(value) if kind in (float, Fraction) else value
+
+
+def _words(kind: Any) -> str:
+    """Describe a schema in words."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return f"{_words(arguments[0])} {arguments[1]}"
+    if origin is tuple:
+        length = "1 or more" if arguments[-1] is Ellipsis else str(len(arguments))
+        return f"a list of {length}, each {_words(arguments[0])}"
+    if origin is Literal:
+        return " or ".join(f'"{choice}"' for choice in arguments)
+    words = {int: "an integer", float: "a number", Fraction: "a number", str: "a text"}
+    return words.get(kind, "a table")
+
+
+def _shown(value: Any) -> str:
+    """Describe what came instead, briefly."""
+    if value is MISSING:
+        return "nothing"
+    if isinstance(value, Decimal):
+        return str(value)
+    text = repr(value) if not isinstance(value, str) else f'"{value}"'
+    return text if len(text) <= 80 else text[:76] + " ..."

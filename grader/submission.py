@@ -1,0 +1,209 @@
+"""The proxy a check talks to: it asks the worker and never trusts what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grader.result import CheckFailed, Diagnosis
+from grader.workers import Worker
+
+Json = dict[str, Any]
+TASK_FILES = {
+    "masks": "1",
+    "attention": "2",
+    "residual": "3",
+    "encoder": "4",
+    "decoder": "5",
+    "training": "6",
+}
+
+
+class StudentError(Exception):
+    """What the submission's code raised, or why it could not be asked."""
+
+    def __init__(self, error: Json) -> None:
+        """Keep the worker's description."""
+        super().__init__(f"{error.get('type')}: {error.get('message')}")
+        self.kind = str(error.get("kind"))
+        self.task = error.get("task")
+        self.type = str(error.get("type"))
+        self.message = str(error.get("message"))
+        self.frames: list[Json] = list(error.get("frames") or [])
+        self.detail = error.get("detail")
+
+    @property
+    def part(self) -> str | None:
+        """Return the task file it was raised in, without `.py`, or None."""
+        for frame in reversed(self.frames):
+            name = str(frame["file"]).rsplit("/", 1)[-1].removesuffix(".py")
+            if name in TASK_FILES:
+                return name
+        return None
+
+    def place(self) -> str:
+        """Return `file, line N, in function`, or nothing when no frame is the student's."""
+        if not self.frames:
+            return ""
+        last = self.frames[-1]
+        inside = f", in {last['function']}" if last.get("function") else ""
+        return f"{last['file']}, line {last['line']}{inside}"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One probe and its arguments."""
+
+    probe: str
+    arguments: Json
+
+    def to_json(self) -> Json:
+        """Return the question as a frame holds it."""
+        return {"probe": self.probe, "arguments": self.arguments}
+
+
+def handle(name: str) -> Json:
+    """Refer to the object that an earlier question saved as `name`."""
+    return {"$handle": name}
+
+
+def config(**fields: Any) -> Json:
+    """Stand for a `ModelConfig` with these fields."""
+    return {"$config": fields}
+
+
+def call(
+    target: str, *args: Any, save: str | None = None, dtype: str = "float64", **kwargs: Any
+) -> Question:
+    """Ask for `module.function`, `@handle` or `@handle.method` with these arguments."""
+    arguments = {"target": target, "args": list(args), "kwargs": kwargs}
+    return Question("call", arguments | {"save": save, "dtype": dtype, "give": save is None})
+
+
+def build(save: str, target: str, *args: Any, **options: Any) -> Question:
+    """Ask for the module `target(*args)`.
+
+    `options`: weights, seed, dtype, scale; anything else is a keyword of the constructor.
+    """
+    own = {k: options.pop(k) for k in ("weights", "seed", "dtype", "scale") if k in options}
+    return Question("build", {"save": save, "target": target, "args": list(args)} | own
+                    | {"kwargs": options})
+
+
+def forward(model: str, *calls: Json, **options: Any) -> Question:
+    """Ask the saved `model` for its outputs on each of `calls` ({"args": [], "kwargs": {}})."""
+    return Question("forward", {"model": model, "calls": list(calls)} | options)
+
+
+class Submission:
+    """Answers checks' questions through one worker, replaced when it is lost."""
+
+    def __init__(self, start: Callable[[], Worker], progress: Callable[[Json], None]) -> None:
+        """Start workers with `start`; report long work to `progress`."""
+        self._start = start
+        self._worker: Worker | None = None
+        self.progress = progress
+
+    @property
+    def worker(self) -> Worker:
+        """Return a living worker, started now if need be."""
+        if self._worker is None or not self._worker.alive:
+            self._worker = self._start()
+        return self._worker
+
+    def renew(self) -> None:
+        """Forget everything asked so far: the next question goes to a fresh worker."""
+        self.close()
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def attempt(
+        self, *questions: Question, deadline_s: float | None = None
+    ) -> list[Any | StudentError]:
+        """Return each question's answer; an error is an answer too."""
+        answers = self.worker.ask([q.to_json() for q in questions], deadline_s)
+        return [StudentError(a["error"]) if "error" in a else a["value"] for a in answers]
+
+    def ask(self, *questions: Question, deadline_s: float | None = None) -> list[Any]:
+        """Return each question's answer.
+
+        Raises:
+            StudentError: the first question that the submission's code failed.
+            WorkerLost: no answer came.
+        """
+        answers = self.attempt(*questions, deadline_s=deadline_s)
+        for answer in answers:
+            if isinstance(answer, StudentError):
+                raise answer
+        return answers
+
+    def call(self, target: str, *args: Any, **kwargs: Any) -> Any:
+        """Return what `target` returns, having changed none of its inputs."""
+        (answer,) = self.ask(call(target, *args, **kwargs))
+        if answer["inputs_changed"]:
+            where = target.split(".")[0]
+            raise CheckFailed(
+                Diagnosis(
+                    "input_changed",
+                    where,
+                    f"{target} changed its argument {answer['inputs_changed'][0]} in place.",
+                    f"Work on a new tensor in {where}.py; the caller still needs its own.",
+                )
+            )
+        return answer["value"]
+
+    def stream(
+        self, question: Question, respond: Callable[[Json], Json], deadline_s: float
+    ) -> Any:
+        """Ask a question whose probe asks back (see `Worker.stream`)."""
+        answer = self.worker.stream(question.to_json(), respond, deadline_s)
+        if "error" in answer:
+            raise StudentError(answer["error"])
+        return answer["value"]
+
+
+def tensor(value: Any, shape: tuple[int, ...], what: str, part: str, kind: str = "f") -> np.ndarray:
+    """Return `value` as an array of exactly `shape` and dtype kind, all of it finite.
+
+    Raises:
+        CheckFailed: it is no tensor, has another shape or dtype, or holds NaN or infinity.
+    """
+    kinds = {"f": "floating", "b": "bool", "i": "integer"}
+    if not isinstance(value, np.ndarray):
+        found = "nothing" if value is None else type(value).__name__
+        if isinstance(value, dict) and "$object" in value:
+            found = f"a {value['$object']}"
+        raise _wrong("no_tensor", part, f"{what}: expected a tensor, got {found}.")
+    if value.shape != shape:
+        raise _wrong(
+            "wrong_shape", part, f"{what}: expected shape {shape}, got {value.shape}."
+        )
+    if value.dtype.kind != kind:
+        raise _wrong(
+            "wrong_dtype", part, f"{what}: expected a {kinds[kind]} tensor, got {value.dtype}."
+        )
+    if kind == "f" and not np.isfinite(value).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
+        raise CheckFailed(
+            Diagnosis(
+                "not_finite",
+                part,
+                f"{what}: {value[where]} at {where}.",
+                f"Find the first operation in {part}.py that makes it: often a softmax over "
+                "a row with no allowed key, or a division by zero.",
+            ),
+            {"index": where},
+        )
+    return value
+
+
+def _wrong(code: str, part: str, cause: str) -> CheckFailed:
+    advice = f"Compare with the shapes and types in the docstring in {part}.py."
+    return CheckFailed(Diagnosis(code, part, cause, advice))

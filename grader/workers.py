@@ -1,0 +1,417 @@
+"""The referee's side of its workers: start, ask, watch the clock and the memory, end the tree."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+
+from grader import frames, sandbox
+from grader.settings import Limits
+
+HERE = Path(__file__).resolve().parent
+LOG_EDGE = 1 << 16
+START_S = 120.0
+
+
+class WorkerLost(Exception):
+    """A worker that gave no answer; `status` is timeout, out_of_memory, crashed or protocol."""
+
+    def __init__(self, status: str, detail: str) -> None:
+        """Keep the status word and one sentence of detail."""
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+class WorkersUnavailable(Exception):
+    """The worker processes cannot be started here: the grader's fault, never a submission's."""
+
+
+class LogDrain:
+    """Reads what a worker prints, keeps the first and last 64 KiB, throws the rest away."""
+
+    def __init__(self) -> None:
+        """Open the pipe and start reading."""
+        self.read_end, self.write_end = os.pipe()
+        self.head = bytearray()
+        self.tail = bytearray()
+        self.total = 0
+        self.thread = threading.Thread(target=self._drain, daemon=True)
+        self.thread.start()
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                data = os.read(self.read_end, 1 << 20)
+            except OSError:
+                return
+            if not data:
+                os.close(self.read_end)
+                return
+            self.total += len(data)
+            room = LOG_EDGE - len(self.head)
+            self.head += data[:room]
+            self.tail = (self.tail + data[max(room, 0) :])[-LOG_EDGE:]
+
+    def text(self) -> str:
+        """Return what was kept, with a line that says how much was not."""
+        dropped = self.total - len(self.head) - len(self.tail)
+        middle = f"\n[{dropped} bytes not kept]\n".encode() if dropped > 0 else b""
+        return (bytes(self.head) + middle + bytes(self.tail)).decode("utf-8", errors="replace")
+
+
+class Launcher(Protocol):
+    """Whatever can start a worker: a zygote that forks, or spare fresh processes."""
+
+    def launch(self, connection: socket.socket, log: int, plan: sandbox.Plan, tree: Path) -> int:
+        """Start a worker with these descriptors and return its process id."""
+
+    def exit_code(self, pid: int, wait_s: float) -> int | None:
+        """Return the exit code of a worker that ended, negative for a signal, or None."""
+
+    def end(self, pid: int) -> None:
+        """Kill the worker and whatever it started."""
+
+    def resident_bytes(self, pid: int) -> int:
+        """Return the resident memory of the worker and whatever it started."""
+
+    def warm(self) -> None:
+        """Prepare for training in the background."""
+
+    def close(self) -> None:
+        """End everything."""
+
+
+def clean_environment(scratch: Path) -> dict[str, str]:
+    """Return the only environment variables a worker sees."""
+    threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    kept = {k: v for k, v in os.environ.items() if k.startswith("OPENBLAS_") and k not in threads}
+    paths = {name: str(scratch) for name in ("HOME", "TMPDIR", "TMP", "TEMP")}
+    system = {k: os.environ[k] for k in ("SYSTEMROOT", "PATHEXT") if k in os.environ}
+    return threads | kept | paths | system | {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+
+
+class ForkLauncher:
+    """Talks to the zygote (`zygote.py`)."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
+        """Start the zygote with `command` before its own; it preloads while the referee goes on."""
+        self.control, theirs = socket.socketpair()
+        script = [sys.executable, "-I", "-B", str(HERE / "zygote.py"), str(theirs.fileno())]
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command + script,
+                pass_fds=[theirs.fileno()],
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                start_new_session=True,
+            )
+        theirs.close()
+        self.log = log
+        self.pending = b""
+        self.ready = False
+        self.warm_asked = False
+        self.ended: dict[int, int] = {}
+        self.pids: dict[int, int] = {}
+        self.count = 0
+
+    def _ask(self, request: dict[str, Any], *descriptors: int) -> None:
+        line = json.dumps(request).encode() + b"\n"
+        try:
+            if descriptors:
+                socket.send_fds(self.control, [line], list(descriptors))
+            else:
+                self.control.sendall(line)
+        except OSError as error:
+            raise self._dead(str(error)) from None
+
+    def _dead(self, reason: str) -> WorkersUnavailable:
+        with contextlib.suppress(OSError):
+            reason = self.log.read_text(errors="replace").strip()[-2000:] or reason
+        return WorkersUnavailable(f"the zygote process ended: {reason}")
+
+    def _listen(self, wanted: str, wait_s: float) -> dict[str, Any] | None:
+        """Handle the zygote's lines until one holds the key `wanted`."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            *lines, self.pending = self.pending.split(b"\n")
+            answer = None
+            for line in lines:
+                message = json.loads(line)
+                if "ended" in message:
+                    self.ended[message["ended"]] = message["code"]
+                if wanted in message:
+                    answer = message
+            if answer is not None:
+                return answer
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            self.control.settimeout(left)
+            try:
+                data = self.control.recv(1 << 16)
+            except TimeoutError:
+                return None
+            except OSError as error:
+                raise self._dead(str(error)) from None
+            finally:
+                self.control.settimeout(None)
+            if not data:
+                raise self._dead("no output")
+            self.pending += data
+
+    def wait_ready(self) -> None:
+        """Wait until torch is loaded."""
+        if not self.ready and self._listen("ready", START_S) is None:
+            raise WorkersUnavailable(f"the zygote was not ready after {START_S:.0f} s")
+        self.ready = True
+
+    def launch(self, connection: socket.socket, log: int, plan: sandbox.Plan, tree: Path) -> int:
+        """Fork a worker."""
+        self.wait_ready()
+        self.count += 1
+        request = {"do": "fork", "id": self.count, "plan": plan.to_json(), "tree": str(tree)}
+        self._ask(request, connection.fileno(), log)
+        answer = self._listen("forked", START_S)
+        if answer is None:
+            raise WorkersUnavailable("the zygote did not fork")
+        # Inside a process-id namespace the zygote counts otherwise than we do.
+        pid = self._outer_pid(int(answer["pid"]))
+        self.pids[pid] = self.count
+        return pid
+
+    def _outer_pid(self, inner: int) -> int:
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(OSError, psutil.Error):
+                for line in Path(f"/proc/{child.pid}/status").read_text().splitlines():
+                    if line.startswith("NSpid:") and int(line.split()[-1]) == inner:
+                        return child.pid
+        return inner
+
+    def exit_code(self, pid: int, wait_s: float) -> int | None:
+        """Return how the worker ended, waiting up to `wait_s` seconds for the word."""
+        worker = self.pids[pid]
+        deadline = time.monotonic() + wait_s
+        while worker not in self.ended and time.monotonic() < deadline:
+            self._listen("ended", deadline - time.monotonic())
+        return self.ended.get(worker)
+
+    def end(self, pid: int) -> None:
+        """Kill the worker's tree, then what its zygote adopted."""
+        sandbox.kill_tree(pid)
+        self._ask({"do": "sweep"})
+        self._listen("swept", START_S)
+
+    def resident_bytes(self, pid: int) -> int:
+        """Return the resident memory of the worker's tree and of adopted strays."""
+        return _tree_resident(pid)
+
+    def warm(self) -> None:
+        """Let the zygote take its AdamW step while workers compute."""
+        if not self.warm_asked:
+            self.wait_ready()
+            self._ask({"do": "warm"})
+            self.warm_asked = True
+
+    def close(self) -> None:
+        """End the zygote and every process below it."""
+        self.control.close()
+        try:
+            self.process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            sandbox.kill_tree(self.process.pid)
+            self.process.wait()
+
+
+def _tree_resident(pid: int) -> int:
+    total = 0
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for member in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                total += member.memory_info().rss
+    return total
+
+
+class Worker:
+    """One confined process and the only way to talk to it."""
+
+    def __init__(self, launcher: Launcher, tree: Path, plan: sandbox.Plan, limits: Limits) -> None:
+        """Start the worker for the staged `tree`; `plan.scratch` must be its own."""
+        self.launcher = launcher
+        self.limits = limits
+        self.scratch = Path(plan.scratch)
+        self.log = LogDrain()
+        ours, theirs = socket.socketpair()
+        try:
+            self.pid = launcher.launch(theirs, self.log.write_end, plan, tree)
+        finally:
+            theirs.close()
+            os.close(self.log.write_end)
+        self.channel = frames.Channel(ours)
+        self.alive = True
+        self.count = 0
+        self.layers: dict[str, str] = {}
+
+    def hello(self) -> None:
+        """Wait until the worker is confined and ready.
+
+        Raises:
+            WorkersUnavailable: it could not confine itself; its own log says why.
+        """
+        try:
+            message = self.channel.receive(0, time.monotonic() + START_S)
+            self.layers = dict(message["layers"])
+        except (frames.Closed, frames.DeadlinePassed, frames.ProtocolError, KeyError) as error:
+            self.close()
+            reason = self.log.text().strip() or type(error).__name__
+            raise WorkersUnavailable(f"a worker could not start: {reason[-1000:]}") from None
+
+    def ask(
+        self, questions: list[dict[str, Any]], deadline_s: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Send the questions in one frame and return their answers in order.
+
+        Raises:
+            WorkerLost: the deadline passed, the process died, or the frame broke the rules.
+        """
+        self.count += 1
+        deadline = time.monotonic() + (deadline_s or self.limits.question_s)
+        try:
+            self.channel.send({"id": self.count, "questions": questions}, deadline)
+            message = self._next(deadline)
+            answers = message["answers"]
+            if message["id"] != self.count or len(answers) != len(questions):
+                raise frames.ProtocolError("the answers do not belong to the questions")
+            if not all(isinstance(a, dict) and len(a) == 1 for a in answers):
+                raise frames.ProtocolError("an answer is neither a value nor an error")
+        except (KeyError, TypeError, AttributeError):
+            raise self._lost("protocol", "the answer has not the form of an answer") from None
+        except frames.ProtocolError as error:
+            raise self._lost("protocol", str(error)) from None
+        except frames.DeadlinePassed:
+            seconds = deadline_s or self.limits.question_s
+            raise self._lost("timeout", f"no answer within {seconds:g} s") from None
+        except frames.Closed:
+            raise self._closed() from None
+        return list(answers)
+
+    def _next(self, deadline: float) -> Any:
+        return self.channel.receive(self.limits.reply_mib << 20, deadline, watch=self._watch)
+
+    def stream(self, question: dict[str, Any], respond: Any, deadline_s: float) -> dict[str, Any]:
+        """Ask one question whose probe asks back: each such frame goes to `respond`.
+
+        `respond(message)` returns the reply. The last frame is the answer.
+        """
+        self.count += 1
+        deadline = time.monotonic() + deadline_s
+        try:
+            self.channel.send({"id": self.count, "questions": [question]}, deadline)
+            while True:
+                message = self._next(deadline)
+                if "answers" in message:
+                    if message["id"] != self.count or len(message["answers"]) != 1:
+                        raise frames.ProtocolError("the answer does not belong to the question")
+                    return dict(message["answers"][0])
+                self.channel.send(respond(message), deadline)
+        except (KeyError, TypeError, AttributeError, ValueError):
+            raise self._lost("protocol", "the answer has not the form of an answer") from None
+        except frames.ProtocolError as error:
+            raise self._lost("protocol", str(error)) from None
+        except frames.DeadlinePassed:
+            raise self._lost("timeout", f"no answer within {deadline_s:g} s") from None
+        except frames.Closed:
+            raise self._closed() from None
+
+    def _watch(self) -> None:
+        resident = self.launcher.resident_bytes(self.pid)
+        if resident > self.limits.memory_mib << 20:
+            raise self._lost(
+                "out_of_memory",
+                f"it held {resident >> 20} MiB where {self.limits.memory_mib} MiB are allowed",
+            )
+
+    def _closed(self) -> WorkerLost:
+        code = self.launcher.exit_code(self.pid, 2.0)
+        if code is None:
+            words = "it closed its connection"
+        elif code < 0:
+            words = f"it was ended by signal {-code}"
+        else:
+            words = f"it left with exit code {code} before it answered"
+        return self._lost("crashed", words)
+
+    def _lost(self, status: str, detail: str) -> WorkerLost:
+        self.close()
+        return WorkerLost(status, detail)
+
+    def close(self) -> None:
+        """End the worker and everything it started, and remove its scratch folder."""
+        if self.alive:
+            self.alive = False
+            self.launcher.end(self.pid)
+            self.channel.close()
+            self.log.thread.join(timeout=2.0)
+            shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+class Workshop:
+    """One referee's supply of workers: the chosen isolation, its launcher and its folders."""
+
+    def __init__(self, isolation: sandbox.Isolation, limits: Limits) -> None:
+        """Make the working folder and start preloading torch at once."""
+        self.isolation = isolation
+        self.limits = limits
+        self.base = Path(tempfile.mkdtemp(prefix="grader-"))
+        self.base.chmod(0o755)
+        self.trees = self.base / "trees"
+        self.scratches = self.base / "scratch"
+        for folder in (self.trees, self.scratches):
+            folder.mkdir()
+        self.launcher: Launcher = ForkLauncher(
+            isolation.command(self.trees, self.scratches),
+            clean_environment(self.scratches),
+            self.base / "zygote.log",
+        )
+        self.workers = 0
+
+    def worker(self, tree: Path) -> Worker:
+        """Start a worker on the staged `tree`."""
+        self.workers += 1
+        scratch = self.scratches / str(self.workers)
+        scratch.mkdir(mode=0o700)
+        plan = self.isolation.plan(tree=tree, scratch=scratch, limits=self.limits)
+        worker = Worker(self.launcher, tree, plan, self.limits)
+        worker.hello()
+        return worker
+
+    def close(self) -> None:
+        """End every process and remove every file."""
+        self.launcher.close()
+        shutil.rmtree(self.base, ignore_errors=True)
+
+    def __enter__(self) -> Workshop:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+

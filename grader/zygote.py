@@ -1,0 +1,160 @@
+"""The zygote: trusted code that preloads torch and forks one worker per request; holds no secrets.
+
+Started as `python -I -B zygote.py FD`. On its control socket it takes JSON lines, a fork request
+with the worker's connection and log as descriptors, and answers with JSON lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = str(Path(__file__).resolve().parent.parent)
+
+
+def preload() -> None:
+    """Import torch and the worker's own code, on one thread, then forget where they came from."""
+    sys.path.insert(0, HERE)
+    import torch
+
+    torch.set_num_threads(1)
+    import grader.worker  # noqa: F401
+
+    sys.path.remove(HERE)
+
+
+def warm() -> None:
+    """Take one AdamW step, so that no worker pays for what the first step imports."""
+    import torch
+
+    layer = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    layer(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+
+
+def become_worker(request: dict[str, Any], descriptors: list[int], keep: int) -> None:
+    """Turn this fresh child into the worker of `request`; never returns."""
+    from grader import sandbox, worker
+
+    code = 0
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        connection, log = descriptors
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        os.close(keep)
+        sandbox.close_other_fds({0, 1, 2, connection})
+        worker.serve(
+            socket.socket(fileno=connection),
+            sandbox.Plan.from_json(request["plan"]),
+            request["tree"],
+        )
+    except BaseException as error:  # the referee reads EOF; the log tells a person why
+        code = 70
+        print(f"worker: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(code)
+
+
+class Zygote:
+    """The loop that forks, reaps and answers."""
+
+    def __init__(self, control: socket.socket) -> None:
+        """Listen on `control`."""
+        self.control = control
+        self.running: dict[int, int] = {}
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send one line to the referee."""
+        self.control.sendall(json.dumps(message).encode() + b"\n")
+
+    def loop(self) -> None:
+        """Serve until the referee closes the control socket."""
+        wake_in, wake_out = os.pipe()
+        os.set_blocking(wake_out, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
+        pending = b""
+        import select
+
+        while True:
+            ready, _, _ = select.select([self.control, wake_in], [], [])
+            if wake_in in ready:
+                os.read(wake_in, 512)
+                self.reap()
+            if self.control not in ready:
+                continue
+            data, descriptors, _, _ = socket.recv_fds(self.control, 1 << 16, 2)
+            if not data:
+                return
+            pending += data
+            *lines, pending = pending.split(b"\n")
+            for line in lines:
+                self.serve(json.loads(line), descriptors)
+
+    def serve(self, request: dict[str, Any], descriptors: list[int]) -> None:
+        """Do what one line asks."""
+        if request["do"] == "warm":
+            warm()
+            self.tell({"warmed": True})
+            return
+        if request["do"] == "sweep":
+            self.sweep()
+            self.tell({"swept": True})
+            return
+        pid = os.fork()
+        if pid == 0:
+            become_worker(request, descriptors, self.control.fileno())
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self.running[pid] = request["id"]
+        self.tell({"forked": request["id"], "pid": pid})
+
+    def reap(self) -> None:
+        """Report each child that ended, and bury the orphans this process adopted."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self.running:
+                code = os.waitstatus_to_exitcode(status)
+                self.tell({"ended": self.running.pop(pid), "code": code})
+
+    def sweep(self) -> None:
+        """Kill every adopted process that is not a worker, as often as new ones appear."""
+        from grader import sandbox
+
+        for _ in range(100):
+            strays = [pid for pid in sandbox.children_of(os.getpid()) if pid not in self.running]
+            if not strays:
+                return
+            for pid in strays:
+                sandbox.kill_tree(pid)
+            self.reap()
+
+
+def main() -> None:
+    """Preload, say so, and serve."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    preload()
+    from grader import sandbox
+
+    sandbox.become_subreaper()
+    zygote = Zygote(control)
+    zygote.tell({"ready": os.getpid()})
+    zygote.loop()
+
+
+if __name__ == "__main__":
+    main()
