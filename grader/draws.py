@@ -39,7 +39,7 @@ class Draws:
         return Draws(self._seed, f"{self._name}/{name}")
 
     def uniform(self, shape: tuple[int, ...], low: float, high: float) -> Array:
-        """Float32 numbers in [low, high), as float64."""
+        """Float32 numbers between low and high, as float64."""
         numbers = self._random.random(shape) * (high - low) + low
         return numbers.astype(np.float32).astype(np.float64)
 

@@ -54,7 +54,7 @@ def find_regions(text: str, file: str) -> list[Region]:
             second one of its function.
     """
     marked = list(_marked(text, file))
-    functions = list(_functions(_parse(text, file))) if marked else []
+    functions = list(named_functions(_parse(text, file))) if marked else []
     found: dict[str, Region] = {}
     for task, first, last, indent in marked:
         name = next((n for n, f in functions if _has_statement_within(f, first, last)), None)
@@ -122,13 +122,13 @@ def _parse(text: str, file: str) -> ast.Module:
         raise ReleaseError(f"{file}:{error.lineno}: {error.msg}") from None
 
 
-def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+def named_functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
     """Yield functions and methods with their dotted names, not what they define inside."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef):
             yield prefix + child.name, child
         elif isinstance(child, ast.ClassDef):
-            yield from _functions(child, f"{prefix}{child.name}.")
+            yield from named_functions(child, f"{prefix}{child.name}.")
 
 
 def _has_statement_within(function: ast.FunctionDef, first: int, last: int) -> bool:
@@ -141,14 +141,14 @@ def _without_docstring(function: ast.FunctionDef) -> list[ast.stmt]:
 
 def _is_stub(text: str, file: str, name: str) -> bool:
     """Tell whether the body of function `name` is one `raise`."""
-    body = _without_docstring(dict(_functions(_parse(text, file)))[name])
+    body = _without_docstring(dict(named_functions(_parse(text, file)))[name])
     return len(body) == 1 and isinstance(body[0], ast.Raise)
 
 
 def _outline(text: str, file: str, names: set[str]) -> str:
     """Return the syntax tree of a source as text, without the bodies of the functions `names`."""
     tree = _parse(text, file)
-    for name, function in _functions(tree):
+    for name, function in named_functions(tree):
         if name in names:
             del function.body[len(function.body) - len(_without_docstring(function)) :]
     return ast.dump(tree)

@@ -1,7 +1,8 @@
 """Plain tables to frozen dataclasses: the annotations are the schema, and every value is checked.
 
-A field's annotation may be `int`, `float`, `str`, `Fraction`, a `Literal` of texts, a dataclass,
-or a tuple of one of these, and `Annotated` with a `Range` or a `Pattern`.
+A field's annotation may be `int`, `float`, `bool`, `str`, `Fraction`, a `Literal` of texts, a
+dataclass, a tuple of one of these or a `dict` from texts to them, `Annotated` with a `Range` or a
+`Pattern`, and `| None`. A field with a default may be left out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -71,21 +73,25 @@ def build(kind: type[T], table: Any, key: str) -> T:
     if not isinstance(table, Mapping):
         raise SchemaError(key, "a table", table)
     hints = get_type_hints(kind, include_extras=True)
-    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
+    names = list(defaults)
     unknown = sorted(set(table) - set(names))
     if unknown:
         raise SchemaError(f"{key}.{unknown[0]}", f"one of the keys {', '.join(names)}", "this key")
     values = {}
     for name in names:
-        if name not in table:
+        if name in table:
+            values[name] = _value(hints[name], table[name], f"{key}.{name}")
+        elif defaults[name] is MISSING:
             raise SchemaError(f"{key}.{name}", _words(hints[name]), MISSING)
-        values[name] = _value(hints[name], table[name], f"{key}.{name}")
     return kind(**values)
 
 
 def _value(kind: Any, value: Any, key: str) -> Any:
     """Return `value` as `kind`."""
     origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return _value(arguments[0], value, key)
     if origin is Annotated:
         made = _value(arguments[0], value, key)
         if not arguments[1].holds(made):
@@ -96,6 +102,10 @@ def _value(kind: Any, value: Any, key: str) -> Any:
         if not isinstance(value, list) or not value or length not in (None, len(value)):
             raise SchemaError(key, _words(kind), value)
         return tuple(_value(arguments[0], item, f"{key}[{i}]") for i, item in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise SchemaError(key, _words(kind), value)
+        return {name: _value(arguments[1], item, f"{key}.{name}") for name, item in value.items()}
     if is_dataclass(kind):
         return build(kind, value, key)  # type: ignore[arg-type]
     if origin is Literal:
@@ -104,7 +114,7 @@ def _value(kind: Any, value: Any, key: str) -> Any:
         fits = isinstance(value, (int, Decimal)) and not isinstance(value, bool)
         fits = fits and Decimal(value).is_finite()
     else:
-        fits = isinstance(value, kind) and not isinstance(value, bool)
+        fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
     if not fits:
         raise SchemaError(key, _words(kind), value)
     return kind(value) if kind in (float, Fraction) else value
@@ -113,6 +123,8 @@ def _value(kind: Any, value: Any, key: str) -> Any:
 def _words(kind: Any) -> str:
     """Describe a schema in words."""
     origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return _words(arguments[0])
     if origin is Annotated:
         return f"{_words(arguments[0])} {arguments[1]}"
     if origin is tuple:
@@ -121,6 +133,7 @@ def _words(kind: Any) -> str:
     if origin is Literal:
         return " or ".join(f'"{choice}"' for choice in arguments)
     words = {int: "an integer", float: "a number", Fraction: "a number", str: "a text"}
+    words[bool] = "true or false"
     return words.get(kind, "a table")
 
 

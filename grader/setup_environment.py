@@ -7,10 +7,12 @@ error. pip's own settings (PIP_* variables, pip.conf) hold.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 OLDEST = (3, 11)
@@ -185,6 +187,28 @@ def install(root: Path) -> None:
         raise SetupError("the packages are installed but do not load; the message stands above")
 
 
+@contextlib.contextmanager
+def one_at_a_time(root: Path) -> Iterator[None]:
+    """Hold the project's folder against a second set-up, where the system can."""
+    try:
+        import fcntl
+
+        folder = os.open(root, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):  # a network folder may know no locks
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("waiting for the set-up that runs already")
+                fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
 def set_up(root: Path, chosen: bool) -> None:
     """Bring .venv to what pyproject.toml and constraints.txt ask for.
 
@@ -197,12 +221,15 @@ def set_up(root: Path, chosen: bool) -> None:
     """
     if is_finished(root, chosen):
         return
-    if not is_usable(root, chosen):
-        make_environment(root)
-    stamp_path(root).write_text("", encoding="utf-8")
-    install(root)
-    stamp_path(root).write_text(stamp_text(root), encoding="utf-8")
-    say("done")
+    with one_at_a_time(root):
+        if is_finished(root, chosen):
+            return
+        if not is_usable(root, chosen):
+            make_environment(root)
+        stamp_path(root).write_text("", encoding="utf-8")
+        install(root)
+        stamp_path(root).write_text(stamp_text(root), encoding="utf-8")
+        say("done")
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import psutil
 
@@ -73,11 +73,19 @@ class LogDrain:
         return (bytes(self.head) + middle + bytes(self.tail)).decode("utf-8", errors="replace")
 
 
+class Started(NamedTuple):
+    """A worker process, our end of its connection, and what it prints."""
+
+    pid: int
+    connection: socket.socket
+    log: LogDrain
+
+
 class Launcher(Protocol):
     """Whatever can start a worker: a zygote that forks, or spare fresh processes."""
 
-    def launch(self, connection: socket.socket, log: int, plan: sandbox.Plan, tree: Path) -> int:
-        """Start a worker with these descriptors and return its process id."""
+    def launch(self, plan: sandbox.Plan, tree: Path) -> Started:
+        """Start a worker that will confine itself by `plan` and mount `tree`."""
 
     def exit_code(self, pid: int, wait_s: float) -> int | None:
         """Return the exit code of a worker that ended, negative for a signal, or None."""
@@ -182,19 +190,23 @@ class ForkLauncher:
             raise WorkersUnavailable(f"the zygote was not ready after {START_S:.0f} s")
         self.ready = True
 
-    def launch(self, connection: socket.socket, log: int, plan: sandbox.Plan, tree: Path) -> int:
+    def launch(self, plan: sandbox.Plan, tree: Path) -> Started:
         """Fork a worker."""
         self.wait_ready()
         self.count += 1
         request = {"do": "fork", "id": self.count, "plan": plan.to_json(), "tree": str(tree)}
-        self._ask(request, connection.fileno(), log)
-        answer = self._listen("forked", START_S)
+        log = LogDrain()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._ask(request, theirs.fileno(), log.write_end)
+            answer = self._listen("forked", START_S)
+        os.close(log.write_end)
         if answer is None:
             raise WorkersUnavailable("the zygote did not fork")
         # Inside a process-id namespace the zygote counts otherwise than we do.
         pid = self._outer_pid(int(answer["pid"]))
         self.pids[pid] = self.count
-        return pid
+        return Started(pid, ours, log)
 
     def _outer_pid(self, inner: int) -> int:
         for child in psutil.Process(self.process.pid).children(recursive=True):
@@ -239,6 +251,72 @@ class ForkLauncher:
             self.process.wait()
 
 
+class SpareLauncher:
+    """Keeps one fresh process with torch loaded; for systems where a fork is not safe.
+
+    Each process becomes one worker; its successor starts at the same moment.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Start the first spare."""
+        self.environment = dict(environment)
+        self.warm_asked = False
+        self.running: dict[int, subprocess.Popen[bytes]] = {}
+        self.spare = self._spawn()
+
+    def _spawn(self) -> Started:
+        log = LogDrain()
+        ours, theirs = socket.socketpair()
+        script = [sys.executable, "-I", "-B", str(HERE / "zygote.py"), str(theirs.fileno()), "one"]
+        with theirs:
+            process = subprocess.Popen(
+                script + (["warm"] if self.warm_asked else []),
+                pass_fds=[theirs.fileno()],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log.write_end,
+                stderr=log.write_end,
+                cwd="/",
+                start_new_session=True,
+            )
+        os.close(log.write_end)
+        self.running[process.pid] = process
+        return Started(process.pid, ours, log)
+
+    def launch(self, plan: sandbox.Plan, tree: Path) -> Started:
+        """Make the spare process the worker and start another spare."""
+        started, self.spare = self.spare, self._spawn()
+        channel = frames.Channel(started.connection)
+        with contextlib.suppress(frames.Closed):  # `Worker.hello` will find out
+            channel.send({"plan": plan.to_json(), "tree": str(tree)}, time.monotonic() + START_S)
+        return started
+
+    def exit_code(self, pid: int, wait_s: float) -> int | None:
+        """Return how the worker ended, waiting up to `wait_s` seconds for it."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.running[pid].wait(wait_s)
+        return None
+
+    def end(self, pid: int) -> None:
+        """Kill the worker and whatever it started."""
+        sandbox.kill_tree(pid)
+        self.running.pop(pid).wait()
+
+    def resident_bytes(self, pid: int) -> int:
+        """Return the resident memory of the worker and whatever it started."""
+        return _tree_resident(pid)
+
+    def warm(self) -> None:
+        """Let every further spare take its AdamW step while it waits."""
+        self.warm_asked = True
+
+    def close(self) -> None:
+        """End every process."""
+        for pid in list(self.running):
+            self.end(pid)
+        self.spare.connection.close()
+
+
 def _tree_resident(pid: int) -> int:
     total = 0
     with contextlib.suppress(psutil.Error):
@@ -257,14 +335,8 @@ class Worker:
         self.launcher = launcher
         self.limits = limits
         self.scratch = Path(plan.scratch)
-        self.log = LogDrain()
-        ours, theirs = socket.socketpair()
-        try:
-            self.pid = launcher.launch(theirs, self.log.write_end, plan, tree)
-        finally:
-            theirs.close()
-            os.close(self.log.write_end)
-        self.channel = frames.Channel(ours)
+        self.pid, connection, self.log = launcher.launch(plan, tree)
+        self.channel = frames.Channel(connection)
         self.alive = True
         self.count = 0
         self.layers: dict[str, str] = {}
@@ -375,8 +447,16 @@ class Worker:
 class Workshop:
     """One referee's supply of workers: the chosen isolation, its launcher and its folders."""
 
-    def __init__(self, isolation: sandbox.Isolation, limits: Limits) -> None:
-        """Make the working folder and start preloading torch at once."""
+    def __init__(
+        self, isolation: sandbox.Isolation, limits: Limits, *, fork: bool | None = None
+    ) -> None:
+        """Make the working folder and start preloading torch at once.
+
+        Args:
+            isolation: the layers in use.
+            limits: what each worker may use.
+            fork: whether workers are forked from a zygote; None = wherever that is safe.
+        """
         self.isolation = isolation
         self.limits = limits
         self.base = Path(tempfile.mkdtemp(prefix="grader-"))
@@ -385,11 +465,13 @@ class Workshop:
         self.scratches = self.base / "scratch"
         for folder in (self.trees, self.scratches):
             folder.mkdir()
-        self.launcher: Launcher = ForkLauncher(
-            isolation.command(self.trees, self.scratches),
-            clean_environment(self.scratches),
-            self.base / "zygote.log",
-        )
+        environment = clean_environment(self.scratches)
+        self.launcher: Launcher
+        if fork if fork is not None else sys.platform.startswith("linux"):
+            command = isolation.command(self.trees, self.scratches)
+            self.launcher = ForkLauncher(command, environment, self.base / "zygote.log")
+        else:
+            self.launcher = SpareLauncher(environment)
         self.workers = 0
 
     def worker(self, tree: Path) -> Worker:

@@ -1,7 +1,9 @@
 """The zygote: trusted code that preloads torch and forks one worker per request; holds no secrets.
 
 Started as `python -I -B zygote.py FD`. On its control socket it takes JSON lines, a fork request
-with the worker's connection and log as descriptors, and answers with JSON lines.
+with the worker's connection and log as descriptors, and answers with JSON lines. Where a fork is
+not safe it is started as `zygote.py FD one [warm]` and becomes the one worker itself; FD is then
+the worker's connection, and its first frame says which plan and tree.
 """
 
 from __future__ import annotations
@@ -144,10 +146,27 @@ class Zygote:
             self.reap()
 
 
+def become_only_worker(connection: socket.socket) -> None:
+    """Turn this process into the worker that the first frame on `connection` describes."""
+    from grader import frames, sandbox, worker
+
+    channel = frames.Channel(connection)
+    try:
+        first = channel.receive(max_payload=0)
+        worker.serve(connection, sandbox.Plan.from_json(first["plan"]), first["tree"])
+    except frames.Closed:
+        return
+
+
 def main() -> None:
     """Preload, say so, and serve."""
     control = socket.socket(fileno=int(sys.argv[1]))
     preload()
+    if "warm" in sys.argv[2:]:
+        warm()
+    if "one" in sys.argv[2:]:
+        become_only_worker(control)
+        return
     from grader import sandbox
 
     sandbox.become_subreaper()

@@ -100,7 +100,6 @@ def decoder_block(
     Returns:
         (B, T, D).
     """
-    config = scope.config
 
     def look_back(y: Array) -> Array:
         return _self_attention(scope, y, target_valid, score_bias, causal=True)
@@ -110,7 +109,7 @@ def decoder_block(
             scope.child("cross_attention"),
             y,
             memory,
-            rope=config.positions == "rope" and config.rope_cross,
+            rope=scope.config.rope_cross,
             key_valid=memory_valid,
             query_valid=target_valid,
         )

@@ -1,0 +1,1 @@
+"""A complete transformer built from its parts: encoder-decoder and decoder-only."""

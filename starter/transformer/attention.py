@@ -1,0 +1,411 @@
+"""Task 2: attention, with one head and with many.
+
+Also here, for the stretch tasks: the key/value cache (S1) and grouped heads (S2).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .cache import CacheSlot, Room, extend
+from .config import ModelConfig
+from .masks import causal_mask, combine_masks, zero_padding
+from .positions import RotaryTables
+
+
+class Attended(NamedTuple):
+    """What attention returns.
+
+    Args:
+        context: (B, H, T, K), the averaged values.
+        weights: (B, H, T, S), the weights of the average before dropout; each row sums to 1.
+    """
+
+    context: Tensor
+    weights: Tensor
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    score_bias: Tensor | None = None,
+    dropout: nn.Module | None = None,
+) -> Attended:
+    """Average the values, weighted by softmax(Q K^T / sqrt(K)).
+
+    Args:
+        query: (B, H, T, K) float.
+        key: (B, H, S, K) float.
+        value: (B, H, S, K) float.
+        mask: (B or 1, H or 1, T or 1, S) bool, True = may attend; None = every key.
+        score_bias: (B or 1, H or 1, T, S) float, added to the scaled scores; None = nothing.
+        dropout: Applied to the weights before they average the values; None = nothing.
+
+    Returns:
+        Attended(context, weights): (B, H, T, K) and (B, H, T, S) float. A hidden key has weight
+        exactly 0, and each row of weights sums to 1.
+
+    Raises:
+        TypeError: mask is not bool.
+        ValueError: Shapes that do not fit, or a query row that may attend to no key.
+
+    Source: Vaswani et al. 2017, eq. 1, arxiv.org/abs/1706.03762. Task 2.1. Hints:
+        1. check_attention_inputs (given) raises the errors about types and shapes; the row
+           without a key is yours.
+        2. Scores have one row per query and one column per key: which axis must sum to 1?
+        3. To hide a key, change its score before the softmax. What score gives weight 0?
+    """
+    raise NotImplementedError("task 2.1: write scaled_dot_product_attention in attention.py")
+
+
+def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
+    """Refuse tensors that scaled_dot_product_attention cannot combine.
+
+    Args:
+        query: (B, H, T, K) float.
+        key: (B, H, S, K) float.
+        value: (B, H, S, K) float.
+        mask: (B or 1, H or 1, T or 1, S) bool, or None.
+
+    Raises:
+        TypeError: mask is not bool.
+        ValueError: Shapes that do not fit.
+    """
+    batch, heads, num_queries, width = query.shape
+    num_keys = key.shape[2]
+    expected = (batch, heads, num_keys, width)
+    if key.shape != expected or value.shape != expected:
+        raise ValueError(
+            f"key and value must have shape {expected} to go with query {tuple(query.shape)}, "
+            f"got {tuple(key.shape)} and {tuple(value.shape)}"
+        )
+    if mask is None:
+        return
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be bool (True = may attend), got {mask.dtype}")
+    full = (batch, heads, num_queries, num_keys)
+    fits = mask.dim() == 4 and all(m in (1, f) for m, f in zip(mask.shape, full, strict=True))
+    if not fits:
+        raise ValueError(f"mask must broadcast to {full}, got shape {tuple(mask.shape)}")
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """Cut every token's vector into one piece per head.
+
+    Args:
+        x: (B, T, H * K) float.
+        num_heads: H; must divide the width of x.
+
+    Returns:
+        (B, H, T, K) float: head 0 holds the first K numbers of every token, and so on.
+
+    Raises:
+        ValueError: The width of x is not divisible by num_heads.
+
+    Source: Vaswani et al. 2017, section 3.2.2, arxiv.org/abs/1706.03762. Task 2.2. Hints:
+        1. The K numbers of one head lie side by side in memory: which new axis comes first?
+        2. Only then move the head axis in front of the time axis.
+    """
+    raise NotImplementedError("task 2.2: write split_heads in attention.py")
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """Put the pieces of all heads side by side again; undoes split_heads.
+
+    Args:
+        x: (B, H, T, K) float.
+
+    Returns:
+        (B, T, H * K) float.
+
+    Raises:
+        ValueError: x does not have 4 dimensions.
+
+    Source: Vaswani et al. 2017, section 3.2.2, arxiv.org/abs/1706.03762. Task 2.2. Hint: take
+    the steps of split_heads backwards, in opposite order.
+    """
+    raise NotImplementedError("task 2.2: write merge_heads in attention.py")
+
+
+def repeat_kv_heads(x: Tensor, num_heads: int) -> Tensor:
+    """Give every query head its key or value head: neighbours share one.
+
+    Args:
+        x: (B, H_kv, S, K) float.
+        num_heads: H; H_kv must divide it.
+
+    Returns:
+        (B, H, S, K) float: the first H / H_kv heads are copies of head 0, and so on.
+
+    Raises:
+        ValueError: num_heads is not divisible by H_kv.
+
+    Source: Ainslie et al. 2023, section 2.2, arxiv.org/abs/2305.13245. Task S2. Hint: copies of
+    one head stand next to each other; they do not alternate with the others.
+    """
+    raise NotImplementedError("task S2: write repeat_kv_heads in attention.py")
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """Keys and values of the tokens that one layer has already seen. It never changes.
+
+    Args:
+        key: (B, H_kv, T, K) float, rotated already where positions are rotary.
+        value: (B, H_kv, T, K) float.
+        valid: (B, T) bool, True = real token.
+        capacity: Columns to reserve when it first grows.
+        room: The storage behind the three tensors; leave it to append.
+
+    Raises:
+        TypeError: valid is not bool.
+        ValueError: Shapes that disagree.
+    """
+
+    key: Tensor
+    value: Tensor
+    valid: Tensor
+    capacity: int = 0
+    room: Room | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.valid.dtype != torch.bool:
+            raise TypeError(f"valid must be bool (True = real token), got {self.valid.dtype}")
+        if self.key.dim() != 4 or self.value.shape != self.key.shape:
+            raise ValueError(
+                "key and value must have one shape (B, H_kv, T, K), "
+                f"got {tuple(self.key.shape)} and {tuple(self.value.shape)}"
+            )
+        batch, _, length, _ = self.key.shape
+        if self.valid.shape != (batch, length):
+            raise ValueError(
+                f"valid must have shape (B, T) = {(batch, length)}, got {tuple(self.valid.shape)}"
+            )
+
+    @property
+    def length(self) -> int:
+        """T, number of positions held."""
+        return self.key.shape[2]
+
+    def append(self, key: Tensor, value: Tensor, valid: Tensor) -> KVCache:
+        """Return a cache that holds the new positions behind the present ones.
+
+        Args:
+            key: (B, H_kv, N, K) float.
+            value: (B, H_kv, N, K) float.
+            valid: (B, N) bool, True = real token.
+
+        Returns:
+            A KVCache of length T + N; this one keeps its contents.
+
+        Raises:
+            ValueError: Another batch size, number of heads or width.
+
+        Task S1. Hints:
+            1. KVCache(key, value, valid) already checks the new positions among themselves.
+            2. torch.cat along the time axis is right. Which axis is that in each tensor?
+            3. extend (given, cache.py) does the same without copying the past every time.
+        """
+        raise NotImplementedError("task S1: write KVCache.append in attention.py")
+
+
+class MultiHeadAttention(nn.Module):
+    """Attend with several heads at once, each in its own K of the D dimensions.
+
+    Args:
+        config: d_model, num_heads, num_kv_heads, bias, dropout and the rope fields are read.
+        rope: Whether queries and keys are rotated by their positions.
+
+    Source: Vaswani et al. 2017, section 3.2.2, arxiv.org/abs/1706.03762.
+    """
+
+    def __init__(self, config: ModelConfig, *, rope: bool) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.num_kv_heads = config.kv_heads
+        kv_width = config.kv_heads * config.d_head
+        self.q_proj = nn.Linear(config.d_model, config.d_model, bias=config.bias)
+        self.k_proj = nn.Linear(config.d_model, kv_width, bias=config.bias)
+        self.v_proj = nn.Linear(config.d_model, kv_width, bias=config.bias)
+        self.out_proj = nn.Linear(config.d_model, config.d_model, bias=config.bias)
+        self.dropout = nn.Dropout(config.dropout)
+        self.rotary = (
+            RotaryTables(config.d_head, config.max_len, config.rope_base) if rope else None
+        )
+
+    def forward(
+        self,
+        query: Tensor,
+        key_value: Tensor | None = None,
+        *,
+        attention_mask: Tensor | None = None,
+        key_valid: Tensor | None = None,
+        query_valid: Tensor | None = None,
+        causal: bool = False,
+        query_offset: int = 0,
+        key_offset: int = 0,
+        score_bias: Tensor | None = None,
+        cache: CacheSlot | None = None,
+    ) -> Tensor:
+        """Let every token of query gather from the tokens of key_value.
+
+        Args:
+            query: (B, T, D) float.
+            key_value: (B, S, D) float, source of keys and values (cross-attention); None = query
+                itself (self-attention).
+            attention_mask: (T, S), (B, T, S) or (B or 1, H or 1, T, S) bool, True = may attend.
+            key_valid: (B, S) bool, True = real token.
+            query_valid: (B, T) bool, True = real token.
+            causal: Hide the keys that come later than the query.
+            query_offset: Position of the first query.
+            key_offset: Position of the first key.
+            score_bias: (B or 1, H or 1, T, S) float, added to the scaled scores.
+            cache: What this layer remembers of earlier calls, or None.
+
+        Returns:
+            (B, T, D) float; exactly 0 where query_valid is False.
+
+        Raises:
+            TypeError: A mask is not bool.
+            ValueError: Shapes or offsets that do not fit, or a real query that may attend to no
+                key. A padded query never raises.
+
+        Source: Vaswani et al. 2017, section 3.2.2, arxiv.org/abs/1706.03762. Task 2.3. Hints:
+            1. self.check_call (given) raises the errors about shapes and offsets.
+            2. Project (q_proj, k_proj, v_proj), then split: queries into self.num_heads, keys
+               and values into self.num_kv_heads.
+            3. Then three given one-liners, in this order; each returns what it was given until
+               its stretch task matters: self.rotate, self.remember, self.share_heads.
+            4. combine_masks joins the masks. With an offset, which position does query 0 have
+               when seen from key 0? Count the keys after self.remember.
+            5. Let padded queries attend to anything, so that no row is empty, and set their
+               output to 0 at the end with zero_padding.
+            6. Merge the heads and apply out_proj; self.dropout belongs on the weights and on the
+               output.
+        """
+        raise NotImplementedError("task 2.3: write MultiHeadAttention.forward in attention.py")
+
+    def check_call(
+        self,
+        query: Tensor,
+        key_value: Tensor | None,
+        query_offset: int,
+        key_offset: int,
+        cache: CacheSlot | None,
+    ) -> None:
+        """Refuse inputs of the wrong shape and offsets that contradict the cache.
+
+        Args:
+            query: (B, T, D) float.
+            key_value: (B, S, D) float or None.
+            query_offset: Position of the first query.
+            key_offset: Position of the first key.
+            cache: What this layer remembers, or None.
+
+        Raises:
+            ValueError: The message says what was expected and what came.
+        """
+        width = self.q_proj.in_features
+        if query.dim() != 3 or query.shape[1] < 1 or query.shape[2] != width:
+            raise ValueError(
+                f"query must have shape (B, T, {width}) with T at least 1, "
+                f"got {tuple(query.shape)}"
+            )
+        if key_value is not None:
+            batch = query.shape[0]
+            if key_value.dim() != 3 or key_value.shape[::2] != (batch, width):
+                raise ValueError(
+                    f"key_value must have shape ({batch}, S, {width}), "
+                    f"got {tuple(key_value.shape)}"
+                )
+        if query_offset < 0 or key_offset < 0:
+            raise ValueError(
+                f"offsets must not be negative, got {query_offset} and {key_offset}"
+            )
+        if cache is None:
+            return
+        if self.training and self.dropout.p > 0.0:
+            raise ValueError(
+                f"a cache needs eval() or dropout 0, got train() and dropout {self.dropout.p}"
+            )
+        if key_offset != 0:
+            raise ValueError(f"key_offset must be 0 with a cache, got {key_offset}")
+        if key_value is None and query_offset != cache.length:
+            raise ValueError(
+                f"query_offset must be the cached length {cache.length}, got {query_offset}"
+            )
+        if key_value is not None and cache.length and key_value.shape[1]:
+            raise ValueError(
+                f"{cache.length} keys of the memory are cached already, "
+                f"got {key_value.shape[1]} more: pass memory[:, :0]"
+            )
+
+    def rotate(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        query_offset: int,
+        key_offset: int,
+        cache: CacheSlot | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Rotate queries and keys by their positions, where positions are rotary (task S3).
+
+        Args:
+            queries: (B, H, T, K) float.
+            keys: (B, H_kv, S, K) float, the new ones only.
+            query_offset: Position of the first query.
+            key_offset: Position of the first key, the remembered ones included.
+            cache: What this layer remembers, or None.
+
+        Returns:
+            Both, in their shapes.
+        """
+        if self.rotary is None:
+            return queries, keys
+        remembered = 0 if cache is None else cache.length
+        return self.rotary(queries, query_offset), self.rotary(keys, key_offset + remembered)
+
+    def remember(
+        self, keys: Tensor, values: Tensor, key_valid: Tensor | None, cache: CacheSlot | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Join new keys to the remembered ones and remember them all (task S1).
+
+        Args:
+            keys: (B, H_kv, S, K) float.
+            values: (B, H_kv, S, K) float.
+            key_valid: (B, S) bool; None = every key is real.
+            cache: What this layer remembers, or None.
+
+        Returns:
+            All keys, all values and their validity; without a cache just what came in.
+        """
+        if cache is None:
+            return keys, values, key_valid
+        if key_valid is None:
+            key_valid = keys.new_ones(keys.shape[0], keys.shape[2], dtype=torch.bool)
+        if cache.held is None:
+            none = keys[:, :, :0]
+            cache.held = KVCache(none, none, key_valid[:, :0], cache.capacity)
+        cache.held = cache.held.append(keys, values, key_valid)
+        return cache.held.key, cache.held.value, cache.held.valid
+
+    def share_heads(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Give every query head a key and a value head (task S2).
+
+        Args:
+            keys: (B, H_kv, S, K) float.
+            values: (B, H_kv, S, K) float.
+
+        Returns:
+            (B, H, S, K) each; what came in when every head has its own.
+        """
+        if self.num_kv_heads == self.num_heads:
+            return keys, values
+        return repeat_kv_heads(keys, self.num_heads), repeat_kv_heads(values, self.num_heads)

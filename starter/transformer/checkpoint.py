@@ -1,0 +1,105 @@
+"""Save a model, load it again, and prove that both answer alike."""
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from .config import ModelConfig
+from .generation import evaluating
+from .models import DecoderOnlyTransformer, Seq2SeqTransformer
+
+Model = Seq2SeqTransformer | DecoderOnlyTransformer
+KINDS: dict[str, type[Seq2SeqTransformer] | type[DecoderOnlyTransformer]] = {
+    "seq2seq": Seq2SeqTransformer,
+    "decoder-only": DecoderOnlyTransformer,
+}
+
+
+def save_checkpoint(model: Model, path: Path) -> None:
+    """Write weights and configuration to a safetensors file, whole or not at all.
+
+    Args:
+        model: Its weights are written in their own dtype.
+        path: The file; replaced when it exists.
+    """
+    kind = next(name for name, kind in KINDS.items() if isinstance(model, kind))
+    metadata = {"kind": kind, "config": json.dumps(asdict(model.config))}
+    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    unfinished = path.with_name(path.name + ".part")
+    try:
+        save_file(weights, unfinished, metadata)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def load_checkpoint(path: Path) -> Model:
+    """Build the model that a checkpoint holds, in eval mode.
+
+    Args:
+        path: A file written by save_checkpoint.
+
+    Raises:
+        ValueError: The file is no such checkpoint, or its weights do not fit its configuration.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file: {error}") from error
+    if metadata.get("kind") not in KINDS or "config" not in metadata:
+        raise ValueError(f"{path} holds no model of this package (its metadata: {metadata})")
+    model = KINDS[metadata["kind"]](ModelConfig(**json.loads(metadata["config"])))
+    check_names(weights, model.state_dict(), str(path))
+    model.load_state_dict(weights, assign=True)
+    return model.requires_grad_().eval()
+
+
+def check_names(
+    weights: dict[str, Tensor], expected: dict[str, Tensor], origin: str
+) -> None:
+    """Refuse weights whose names or shapes are not the expected ones, naming every difference.
+
+    Args:
+        weights: What came.
+        expected: What is needed.
+        origin: Where the weights came from, for the message.
+
+    Raises:
+        ValueError: Missing or unknown names, or other shapes.
+    """
+    problems = [f"missing {name}" for name in expected if name not in weights]
+    problems += [f"unknown {name}" for name in weights if name not in expected]
+    problems += [
+        f"{name} must have shape {tuple(expected[name].shape)}, got {tuple(tensor.shape)}"
+        for name, tensor in weights.items()
+        if name in expected and tensor.shape != expected[name].shape
+    ]
+    if problems:
+        raise ValueError(f"the weights of {origin} do not fit: {'; '.join(problems)}")
+
+
+def verify_checkpoint(model: Model, path: Path, inputs: tuple[Tensor, ...]) -> None:
+    """Reload a checkpoint and require bit-identical logits.
+
+    Args:
+        model: The model that was saved.
+        path: The file.
+        inputs: What both are called with.
+
+    Raises:
+        ValueError: The logits differ; the message holds the largest difference.
+    """
+    reloaded = load_checkpoint(path)
+    with evaluating(model), torch.no_grad():
+        expected, got = model(*inputs), reloaded(*inputs)
+    if not torch.equal(expected, got):
+        difference = (expected - got).abs().max().item()
+        raise ValueError(f"{path} does not answer like the saved model: {difference:.3g} apart")

@@ -1,0 +1,201 @@
+"""What a model and its training are made of.
+
+Letters used for shapes in every file of this package:
+
+    B batch              H heads              V vocabulary
+    T target length      K width of a head    F width inside the feed-forward layer
+    S source length      D width of the model (d_model = H * K)
+
+In self-attention the keys come from the same sequence as the queries; T counts the queries and
+S the keys even there.
+"""
+
+from dataclasses import dataclass
+
+FEED_FORWARDS = ("relu", "gelu", "swiglu", "geglu")
+NORMS = ("layernorm", "rmsnorm")
+PLACEMENTS = ("pre", "post")
+POSITIONS = ("sinusoidal", "learned", "t5bias", "rope", "none")
+
+
+def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def _check_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Every choice that makes one transformer differ from another.
+
+    Args:
+        vocab_size: V, number of token ids.
+        d_model: D, width of the residual stream.
+        num_heads: H, number of query heads; must divide D.
+        num_kv_heads: number of key and value heads; must divide H. None means H (multi-head
+            attention), 1 is multi-query attention, anything between is grouped-query attention.
+        num_layers: number of blocks in each stack.
+        d_ff: F, width inside the feed-forward layer.
+        ffn: "relu", "gelu", "swiglu" or "geglu".
+        norm: "layernorm" or "rmsnorm".
+        placement: "pre" (norm before the sublayer) or "post" (norm after the residual sum).
+        positions: "sinusoidal", "learned", "t5bias", "rope" or "none".
+        rope_cross: rotary positions turn the queries and keys of cross-attention too.
+        rope_base: base of the rotary angles.
+        bias: whether the linear layers of the blocks have a bias.
+        dropout: probability in [0, 1).
+        tied: whether the output projection is the (target) embedding table; None means no in the
+            encoder-decoder and yes in the decoder-only model.
+        pad_id: id of the padding token; None means that every id is an ordinary token.
+        max_len: rows of a learned position table.
+        t5_buckets: buckets of the relative-position bias.
+        t5_max_distance: distance from which on all positions share the last bucket.
+
+    Raises:
+        ValueError: A value out of range, or two values that do not go together; the message
+            holds both.
+    """
+
+    vocab_size: int = 16
+    d_model: int = 32
+    num_heads: int = 4
+    num_kv_heads: int | None = None
+    num_layers: int = 1
+    d_ff: int = 64
+    ffn: str = "gelu"
+    norm: str = "layernorm"
+    placement: str = "pre"
+    positions: str = "learned"
+    rope_cross: bool = False
+    rope_base: float = 10000.0
+    bias: bool = True
+    dropout: float = 0.0
+    tied: bool | None = None
+    pad_id: int | None = 0
+    max_len: int = 512
+    t5_buckets: int = 32
+    t5_max_distance: int = 128
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "d_model", "num_heads", "num_layers", "d_ff", "max_len"):
+            _check_at_least(name, getattr(self, name), 1)
+        _check_choice("ffn", self.ffn, FEED_FORWARDS)
+        _check_choice("norm", self.norm, NORMS)
+        _check_choice("placement", self.placement, PLACEMENTS)
+        _check_choice("positions", self.positions, POSITIONS)
+        self._check_heads()
+        self._check_positions()
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        if self.pad_id is not None and not 0 <= self.pad_id < self.vocab_size:
+            raise ValueError(
+                f"pad_id must be below vocab_size {self.vocab_size} and not negative, "
+                f"got {self.pad_id}"
+            )
+
+    def _check_heads(self) -> None:
+        if self.d_model % self.num_heads:
+            raise ValueError(
+                f"d_model must be divisible by num_heads, got {self.d_model} and {self.num_heads}"
+            )
+        _check_at_least("num_kv_heads", self.kv_heads, 1)
+        if self.num_heads % self.kv_heads:
+            raise ValueError(
+                f"num_heads must be divisible by num_kv_heads, "
+                f"got {self.num_heads} and {self.kv_heads}"
+            )
+
+    def _check_positions(self) -> None:
+        if (self.positions == "rope" or self.rope_cross) and self.d_head % 2:
+            raise ValueError(
+                f"rotary positions need an even head width, got d_model {self.d_model} / "
+                f"num_heads {self.num_heads} = {self.d_head}"
+            )
+        if self.rope_base <= 0.0:
+            raise ValueError(f"rope_base must be positive, got {self.rope_base}")
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise ValueError(f"sinusoidal positions need an even d_model, got {self.d_model}")
+        if self.positions == "t5bias":
+            if self.t5_buckets < 4 or self.t5_buckets % 2:
+                raise ValueError(f"t5_buckets must be even and at least 4, got {self.t5_buckets}")
+            if self.t5_max_distance <= self.t5_buckets // 2:
+                raise ValueError(
+                    f"t5_max_distance must exceed half of t5_buckets {self.t5_buckets}, "
+                    f"got {self.t5_max_distance}"
+                )
+
+    @property
+    def d_head(self) -> int:
+        """K, width of one head."""
+        return self.d_model // self.num_heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Number of key and value heads, with None resolved."""
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRecipe:
+    """How a model is trained: AdamW under a one-cycle learning rate.
+
+    Args:
+        steps: number of optimiser steps, one batch each.
+        batch_size: B, rows per batch.
+        learning_rate: peak learning rate per step.
+        warmup_fraction: share of the steps in which the rate rises to its peak.
+        weight_decay: decoupled weight decay.
+        clip_norm: largest allowed norm of the gradient.
+        betas: decay rates of AdamW's two averages.
+
+    Raises:
+        ValueError: A value out of range.
+    """
+
+    steps: int = 300
+    batch_size: int = 128
+    learning_rate: float = 2e-2
+    warmup_fraction: float = 0.3
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+    betas: tuple[float, float] = (0.9, 0.95)
+
+    def __post_init__(self) -> None:
+        _check_at_least("steps", self.steps, 1)
+        _check_at_least("batch_size", self.batch_size, 1)
+        for name in ("learning_rate", "clip_norm"):
+            if getattr(self, name) <= 0.0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if not 0.0 <= self.warmup_fraction < 1.0:
+            raise ValueError(f"warmup_fraction must be in [0, 1), got {self.warmup_fraction}")
+        if self.weight_decay < 0.0:
+            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
+
+
+LAB = ModelConfig()
+LARGER = ModelConfig(d_model=64, num_layers=2, d_ff=128)
+VANILLA_2017 = ModelConfig(
+    vocab_size=100,
+    d_model=64,
+    num_layers=2,
+    d_ff=256,
+    ffn="relu",
+    placement="post",
+    positions="sinusoidal",
+)
+LLAMA_STYLE = ModelConfig(
+    vocab_size=100,
+    d_model=64,
+    num_kv_heads=2,
+    num_layers=2,
+    d_ff=196,
+    ffn="swiglu",
+    norm="rmsnorm",
+    positions="rope",
+    bias=False,
+)
+LAB_RECIPE = TrainingRecipe()

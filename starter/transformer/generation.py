@@ -1,0 +1,160 @@
+"""Greedy decoding: at every step the most likely token, fed back as input."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from .cache import DecodingCache
+from .data import BOS, EOS
+from .masks import padding_mask
+from .models import DecoderOnlyTransformer, Seq2SeqTransformer, require_tokens, token_validity
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch a model to eval mode without gradients, and every part back afterwards.
+
+    Args:
+        model: Its parts may be in different modes; each gets its own back.
+    """
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+
+
+def generate_seq2seq(
+    model: Seq2SeqTransformer,
+    source: Tensor,
+    *,
+    max_new_tokens: int,
+    bos_id: int = BOS,
+    eos_id: int | None = EOS,
+    source_valid: Tensor | None = None,
+    use_cache: bool = True,
+) -> Tensor:
+    """Write an answer to every source.
+
+    Args:
+        model: Left in the mode it came in.
+        source: (B, S) token ids.
+        max_new_tokens: N, largest number of tokens written, at least 0.
+        bos_id: Id that every answer begins with.
+        eos_id: Id that ends an answer; None = never end.
+        source_valid: (B, S) bool, True = real token; None = every id but the model's pad_id.
+        use_cache: Remember keys and values instead of computing them again at every step.
+
+    Returns:
+        (B, 1 + n) int64, n at most N: BOS, the answer, EOS; a row that ended is filled with EOS.
+        Decoding stops when every row has ended.
+
+    Raises:
+        ValueError: max_new_tokens is negative, or the source is not fit for the model.
+    """
+    check_budget(max_new_tokens)
+    with evaluating(model):
+        valid = token_validity(source, source_valid, model.config.pad_id)
+        memory = model.encode(source, valid)
+        cache = DecodingCache(model.config.num_layers, max_new_tokens) if use_cache else None
+        tokens = source.new_full((source.shape[0], 1), bos_id)
+        ended = torch.zeros(source.shape[0], dtype=torch.bool, device=source.device)
+        while tokens.shape[1] <= max_new_tokens and not ended.all():
+            unread = tokens if cache is None else tokens[:, cache.length :]
+            logits = model.decode(unread, memory, memory_valid=valid, cache=cache)
+            new = logits[:, -1].argmax(dim=-1)  # (B,)
+            if eos_id is not None:
+                new = new.masked_fill(ended, eos_id)
+                ended = ended | (new == eos_id)
+            tokens = torch.cat((tokens, new[:, None]), dim=1)
+    return tokens
+
+
+def generate_decoder_only(
+    model: DecoderOnlyTransformer,
+    prompt: Tensor,
+    *,
+    max_new_tokens: int,
+    eos_id: int | None = EOS,
+    valid_prompt: Tensor | None = None,
+    use_cache: bool = True,
+) -> Tensor:
+    """Continue every prompt.
+
+    Each row is continued right after its last real token, so it gets the same continuation as
+    it would alone. Rows advance side by side: where a longer prompt still has a token, that
+    token is read instead of a new one.
+
+    Args:
+        model: Left in the mode it came in.
+        prompt: (B, P) token ids.
+        max_new_tokens: N, largest number of tokens written per row, at least 0.
+        eos_id: Id that ends a continuation; None = never end.
+        valid_prompt: (B, P) bool, True = real token; None = every id but the model's pad_id.
+        use_cache: Remember keys and values instead of computing them again at every step.
+
+    Returns:
+        (B, P + n) int64, n at most N: the prompt as it came, then the new tokens of every row,
+        EOS included; a row that ended is filled with EOS. Decoding stops when every row has
+        ended.
+
+    Raises:
+        ValueError: max_new_tokens is negative, or the prompt is not fit for the model.
+    """
+    check_budget(max_new_tokens)
+    valid = token_validity(prompt, valid_prompt, model.config.pad_id)
+    require_tokens("prompt", valid)
+    with evaluating(model):
+        written = _continue(model, prompt, valid, max_new_tokens, eos_id, use_cache)
+    return torch.cat((prompt, written), dim=1)
+
+
+def check_budget(max_new_tokens: int) -> None:
+    """Refuse a negative number of new tokens."""
+    if max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens must not be negative, got {max_new_tokens}")
+
+
+def _continue(
+    model: DecoderOnlyTransformer,
+    prompt: Tensor,
+    valid: Tensor,
+    max_new_tokens: int,
+    eos_id: int | None,
+    use_cache: bool,
+) -> Tensor:
+    """Return the new tokens alone, (B, n) with n at most N."""
+    pad_id = model.config.pad_id
+    # A row ends at its last real token; columns beyond it are free for new ones.
+    column = torch.arange(1, prompt.shape[1] + 1, device=prompt.device)
+    lengths = (valid * column).amax(dim=1)  # (B,)
+    width = int(lengths.min())
+    tokens, real = prompt[:, :width], valid[:, :width]
+    longest = prompt.shape[1] + max_new_tokens - 1
+    cache = DecodingCache(model.config.num_layers, longest) if use_cache else None
+    written = prompt.new_full((len(prompt), max_new_tokens), 0 if eos_id is None else eos_id)
+    ended = lengths.new_zeros(len(prompt), dtype=torch.bool)
+    while not (ended | (width - lengths >= max_new_tokens)).all():
+        read = 0 if cache is None else cache.length
+        logits = model.decode(tokens[:, read:], real[:, read:], cache)
+        new = logits[:, -1].argmax(dim=-1)  # (B,)
+        writes = ~ended & (width >= lengths) & (width - lengths < max_new_tokens)
+        rows = writes.nonzero()[:, 0]
+        written[rows, (width - lengths)[rows]] = new[rows]
+        if eos_id is not None:
+            ended = ended | (writes & (new == eos_id))
+            new = new.masked_fill(ended, eos_id)
+        new_real = padding_mask(new[:, None], pad_id)
+        if width < prompt.shape[1]:
+            in_prompt = width < lengths
+            new = torch.where(in_prompt, prompt[:, width], new)
+            new_real = torch.where(in_prompt, valid[:, width], new_real[:, 0])[:, None]
+        tokens = torch.cat((tokens, new[:, None]), dim=1)
+        real = torch.cat((real, new_real), dim=1)
+        width += 1
+    return written[:, : int((width - lengths).clamp(max=max_new_tokens).amax())]

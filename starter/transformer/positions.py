@@ -1,0 +1,258 @@
+"""Where a token stands: five schemes behind one interface, and rotary positions (task S3).
+
+A scheme either adds something to the token vectors (sinusoidal, learned), or a bias to the
+attention scores (t5bias), or neither: "none" means it, and "rope" acts inside attention.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from .config import ModelConfig
+
+
+class NoPositions(nn.Module):
+    """Add nothing: the scheme "none", the outside of "rope", and base of the other schemes."""
+
+    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+        """Return x (B, T, D), whose first token stands at position offset, with positions."""
+        return x
+
+    def score_bias(self, num_queries: int, num_keys: int, offset: int = 0) -> Tensor | None:
+        """Return a bias (1, H, T, S) for the attention scores, or None."""
+        return None
+
+
+class SinusoidalPositions(NoPositions):
+    """Add sines and cosines of geometrically growing wavelengths.
+
+    Args:
+        width: D, even.
+        max_len: Positions computed in advance; later ones are computed when they are met.
+
+    Source: Vaswani et al. 2017, section 3.5, arxiv.org/abs/1706.03762.
+    """
+
+    table: Tensor
+
+    def __init__(self, width: int, max_len: int) -> None:
+        super().__init__()
+        self.register_buffer("table", sinusoids(max_len, width), persistent=False)
+
+    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+        """Return x (B, T, D) plus the vectors of positions offset to offset + T - 1."""
+        end = offset + x.shape[1]
+        table = self.table
+        if end > table.shape[0]:
+            table = sinusoids(end, x.shape[2]).to(table)
+        return x + table[offset:end].to(x.dtype)
+
+
+class LearnedPositions(NoPositions):
+    """Add a trained vector per position.
+
+    Args:
+        width: D.
+        max_len: Number of positions.
+        std: Standard deviation of the initial table.
+
+    Source: Gehring et al. 2017, section 3.1, arxiv.org/abs/1705.03122.
+    """
+
+    def __init__(self, width: int, max_len: int, std: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(max_len, width).normal_(std=std))
+
+    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+        """Return x (B, T, D) plus the vectors of positions offset to offset + T - 1.
+
+        Raises:
+            ValueError: The sequence is longer than the table.
+        """
+        end = offset + x.shape[1]
+        if end > self.weight.shape[0]:
+            raise ValueError(
+                f"a sequence of length {end} does not fit max_len {self.weight.shape[0]} "
+                "of the learned positions"
+            )
+        return x + self.weight[offset:end]
+
+
+class RelativeBias(NoPositions):
+    """Add to every score a trained number that depends on head and distance.
+
+    Args:
+        config: num_heads, t5_buckets and t5_max_distance are read.
+        bidirectional: Whether keys may come later than the query (encoder).
+
+    Source: Raffel et al. 2020, section 2.1, arxiv.org/abs/1910.10683.
+    """
+
+    def __init__(self, config: ModelConfig, bidirectional: bool) -> None:
+        super().__init__()
+        self.bidirectional = bidirectional
+        self.max_distance = config.t5_max_distance
+        self.weight = nn.Parameter(torch.zeros(config.t5_buckets, config.num_heads))
+
+    def score_bias(self, num_queries: int, num_keys: int, offset: int = 0) -> Tensor:
+        """Return the bias (1, H, T, S); the first query stands at position offset."""
+        device = self.weight.device
+        queries = torch.arange(offset, offset + num_queries, device=device)
+        keys = torch.arange(num_keys, device=device)
+        buckets = relative_buckets(
+            queries[:, None] - keys, self.weight.shape[0], self.max_distance, self.bidirectional
+        )  # (T, S)
+        return self.weight[buckets].permute(2, 0, 1)[None]  # (1, H, T, S)
+
+
+def make_positions(config: ModelConfig, embedding_std: float, bidirectional: bool) -> NoPositions:
+    """Build the scheme that the configuration names.
+
+    Args:
+        config: positions and what the scheme needs are read.
+        embedding_std: Standard deviation of the token vectors it meets; a learned table starts
+            at the same scale.
+        bidirectional: Whether keys may come later than the query (encoder).
+    """
+    if config.positions == "sinusoidal":
+        return SinusoidalPositions(config.d_model, config.max_len)
+    if config.positions == "learned":
+        return LearnedPositions(config.d_model, config.max_len, embedding_std)
+    if config.positions == "t5bias":
+        return RelativeBias(config, bidirectional)
+    return NoPositions()
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """Return (length, width): sine in the even columns, cosine in the odd ones."""
+    position = torch.arange(length)[:, None]
+    frequency = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
+    angles = position * frequency  # (length, width / 2)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
+
+
+def relative_buckets(
+    distance: Tensor, num_buckets: int, max_distance: int, bidirectional: bool
+) -> Tensor:
+    """Sort distances into buckets: half of them exact, the rest logarithmic.
+
+    Args:
+        distance: Any shape, int: position of the query minus position of the key.
+        num_buckets: Number of buckets; in both directions, half of them for each.
+        max_distance: Distance from which on the last bucket is used.
+        bidirectional: Whether later keys have buckets of their own; otherwise they share the
+            bucket of distance 0.
+
+    Returns:
+        The shape of distance, int64 in [0, num_buckets).
+
+    Source: Raffel et al. 2020, section 2.1, arxiv.org/abs/1910.10683.
+    """
+    first = torch.zeros_like(distance)
+    if bidirectional:
+        num_buckets //= 2
+        first = (distance < 0) * num_buckets
+        distance = distance.abs()
+    else:
+        distance = distance.clamp(min=0)
+    exact = num_buckets // 2
+    growth = torch.log(distance.clamp(min=1) / exact) / math.log(max_distance / exact)
+    logarithmic = exact + (growth * (num_buckets - exact)).long()
+    logarithmic = logarithmic.clamp(max=num_buckets - 1)
+    return first + torch.where(distance < exact, distance, logarithmic)
+
+
+def rope_tables(
+    length: int, width: int, offset: int = 0, base: float = 10000.0
+) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the rotary angles.
+
+    Both columns of pair i hold the angle position * base ** (-2 i / K).
+
+    Args:
+        length: T, number of positions.
+        width: K, even.
+        offset: The first position.
+        base: Base of the angles.
+
+    Returns:
+        Cosine and sine, (T, K) float32 each.
+
+    Raises:
+        ValueError: Odd width, negative length or negative offset.
+    """
+    if width < 2 or width % 2:
+        raise ValueError(f"rotary positions need an even width of at least 2, got {width}")
+    if length < 0 or offset < 0:
+        raise ValueError(f"length and offset must not be negative, got {length} and {offset}")
+    position = torch.arange(offset, offset + length, dtype=torch.float32)
+    frequency = base ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
+    angles = (position[:, None] * frequency).repeat_interleave(2, dim=1)  # (T, K)
+    return angles.cos(), angles.sin()
+
+
+def rotate_pairs(x: Tensor) -> Tensor:
+    """Turn every adjacent pair of the last axis by a quarter: (a, b) becomes (-b, a).
+
+    Args:
+        x: (..., K) float, K even.
+
+    Returns:
+        (..., K) float.
+
+    Raises:
+        ValueError: K is odd.
+
+    Source: Su et al. 2021, eq. 34, arxiv.org/abs/2104.09864. Task S3. Hint: unflatten the last
+    axis into pairs.
+    """
+    raise NotImplementedError("task S3: write rotate_pairs in positions.py")
+
+
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate every pair of x by the angle of its position.
+
+    Args:
+        x: (..., T, K) float.
+        cos: (T, K) float32, from rope_tables.
+        sin: (T, K) float32, from rope_tables.
+
+    Returns:
+        (..., T, K) in the dtype of x.
+
+    Source: Su et al. 2021, eq. 34, arxiv.org/abs/2104.09864. Task S3. Hint: a rotation by an
+    angle mixes x itself and x turned by a quarter.
+    """
+    raise NotImplementedError("task S3: write apply_rope in positions.py")
+
+
+class RotaryTables(nn.Module):
+    """The rotary angles of one attention layer, computed in advance.
+
+    Args:
+        width: K, even.
+        max_len: Positions computed in advance; later ones are computed when they are met.
+        base: Base of the angles.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, width: int, max_len: int, base: float) -> None:
+        super().__init__()
+        self.base = base
+        cos, sin = rope_tables(max_len, width, base=base)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self, x: Tensor, offset: int) -> Tensor:
+        """Rotate x (B, H, T, K), whose first token stands at position offset."""
+        length, width = x.shape[-2:]
+        if offset < 0:
+            raise ValueError(f"offset must not be negative, got {offset}")
+        if offset + length > self.cos.shape[0]:
+            cos, sin = rope_tables(length, width, offset, self.base)
+            return apply_rope(x, cos.to(x.device), sin.to(x.device))
+        end = offset + length
+        return apply_rope(x, self.cos[offset:end], self.sin[offset:end])

@@ -1,0 +1,141 @@
+"""What is written twice agrees: docstrings and signatures, README and lab.toml, README and make."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from grader import __main__ as command_line
+from grader import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = [*sorted((ROOT / "solution").rglob("*.py")), *sorted((ROOT / "grader").rglob("*.py"))]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SECTION = re.compile(r"^(Args|Attributes):\n((?:    .*\n|\n)+)", re.MULTILINE)
+Documented = ast.FunctionDef | ast.ClassDef
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def described(node: Documented) -> list[str] | None:
+    """Return the names that a docstring's Args section describes, None without a section."""
+    section = SECTION.search((ast.get_docstring(node) or "") + "\n")
+    if section is None:
+        return None
+    return re.findall(r"^    \*{0,2}(\w+)(?: \(.*\))?:", section[2], re.MULTILINE)
+
+
+def parameters(node: Documented) -> list[str]:
+    """Return the parameters of a function, or of a class those of its constructor or its fields."""
+    if isinstance(node, ast.ClassDef):
+        methods = {n.name: n for n in node.body if isinstance(n, ast.FunctionDef)}
+        if "__init__" in methods:
+            return parameters(methods["__init__"])
+        return [n.target.id for n in node.body if isinstance(n, ast.AnnAssign)]  # type: ignore
+    given = node.args
+    named = [*given.posonlyargs, *given.args]
+    if given.vararg is not None:
+        named.append(given.vararg)
+    named += given.kwonlyargs
+    if given.kwarg is not None:
+        named.append(given.kwarg)
+    return [a.arg for a in named if a.arg not in ("self", "cls")]
+
+
+def documented(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, Documented):
+            names = described(node)
+            if names is not None:
+                yield node.name, names, parameters(node)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_docstring_describes_the_arguments_of_the_signature(path: Path) -> None:
+    for name, names, signature in documented(path):
+        assert (name, names) == (name, signature)
+
+
+def test_stub_docstring_names_its_task() -> None:
+    lab = settings.load().points
+    for stub in [*lab.stubs, *lab.stretch]:
+        text = (ROOT / "solution/transformer" / stub.file).read_text(encoding="utf-8")
+        assert re.search(rf"\b[Tt]ask {re.escape(stub.id)}\b", text), stub
+
+
+def table(heading: str) -> list[list[str]]:
+    """Return the rows of the README's table whose first heading is `heading`."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in README.split("\n")
+        if line.startswith("|")
+    ]
+    start = next(i for i, row in enumerate(rows) if row[0] == heading)
+    body = rows[start + 2 :]
+    width = len(rows[start])
+    return [row for row in body if len(row) == width]
+
+
+def test_readme_table_is_lab_toml() -> None:
+    points = settings.load().points
+    gates = {i: name for i, name in enumerate(points.gates, start=1)}
+    wanted = [
+        [s.id, s.file, ", ".join(f"`{f}`" for f in s.functions), f"{s.gate} {gates[s.gate]}"]
+        + [str(s.points)]
+        for s in points.stubs
+    ]
+    assert table("task") == wanted
+
+
+def test_readme_exit_codes_are_those_of_the_command_line() -> None:
+    assert [row[0] for row in table("exit code")] == [
+        str(code)
+        for code in (
+            command_line.PASSED,
+            command_line.NOT_PASSED,
+            command_line.CANNOT_GRADE,
+            command_line.GRADER_FAILED,
+        )
+    ]
+
+
+def test_readme_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z]+)", README))
+    assert {"grade", "test"} <= named <= targets
+
+
+def test_readme_commands_parse() -> None:
+    lines = re.findall(r"^ *(?:\S*python\S* -m grader) (.+?)(?: +#.*)?$", README, re.MULTILINE)
+    assert lines
+    for line in lines:
+        command_line.parser().parse_args(line.split())
+
+
+def test_readme_files_exist() -> None:
+    paths = re.findall(r"`((?:grader|solution|starter|tests|\.ci|\.github)/[\w./-]*)`", README)
+    paths += re.findall(r"`([\w.]+\.(?:toml|txt|md))`", README)
+    assert [p for p in paths if not (ROOT / p).exists()] == []
+
+
+def test_readme_fits_its_length() -> None:
+    assert len(README.splitlines()) <= 120
+
+
+def test_letters_are_those_of_the_package() -> None:
+    legend = (ROOT / "solution/transformer/config.py").read_text(encoding="utf-8")
+    for letter, word in re.findall(r"\b([BTSHDKFV]) ([a-z][\w ]*?)(?:,|;|\.|$)", letters_line()):
+        first = word.split()[0]
+        assert re.search(rf"\b{letter} {first}", legend), (letter, word)
+
+
+def letters_line() -> str:
+    line = next(line for line in README.split("\n") if line.startswith("Letters:"))
+    return line.removeprefix("Letters:").strip()

@@ -1,0 +1,344 @@
+"""Replay reference cases from safetensors files and measure how far the package is from them.
+
+Run on a folder: python tests/vector_cases.py DIR prints one line per file and exits 1 at the
+first that disagrees by more than 1e-5.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from transformer.attention import MultiHeadAttention
+from transformer.cache import CacheSlot, DecodingCache
+from transformer.config import ModelConfig
+from transformer.convert import convert, old_name
+from transformer.decoder import Decoder, DecoderBlock
+from transformer.encoder import Encoder, EncoderBlock
+from transformer.feedforward import FeedForward
+from transformer.generation import generate_decoder_only, generate_seq2seq
+from transformer.metrics import most_common_baseline, sequence_accuracy, token_accuracy
+from transformer.models import (
+    DecoderOnlyTransformer,
+    Seq2SeqTransformer,
+    count_params,
+    kv_cache_elements,
+)
+from transformer.norms import LayerNorm, RMSNorm
+from transformer.positions import apply_rope, relative_buckets, rope_tables, rotate_pairs
+from transformer.training import masked_cross_entropy
+
+TOLERANCE = 1e-5
+
+# Theirs -> ours, in this order.
+RENAMED = (
+    ("layers.", "blocks."),
+    ("attention_norm.", "attention_branch.norm."),
+    ("ffn_norm.", "feed_forward_branch.norm."),
+    ("self_norm.", "self_branch.norm."),
+    ("cross_norm.", "cross_branch.norm."),
+)
+MODERN = {"n3": "n2", "self_attn": "attn", "positions.weight": "rel_bias.weight"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One file: what to do, with which weights and inputs, and what must come out."""
+
+    settings: dict[str, Any]
+    weights: dict[str, Tensor]
+    inputs: dict[str, Tensor]
+    expected: dict[str, Tensor]
+
+    @classmethod
+    def load(cls, path: Path) -> "Case":
+        """Read a case from its file."""
+        with safe_open(path, "pt") as file:
+            settings = json.loads(file.metadata()["case"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        groups: dict[str, dict[str, Tensor]] = {"w": {}, "in": {}, "out": {}}
+        for name, tensor in tensors.items():
+            group, rest = name.split(".", 1)
+            groups[group][rest] = tensor
+        return cls(settings, groups["w"], groups["in"], groups["out"])
+
+
+Outcome = dict[str, Tensor]
+REPLAYS: dict[str, Callable[[Case], Outcome]] = {}
+
+
+def replays(*operations: str) -> Callable[[Callable[[Case], Outcome]], Callable[[Case], Outcome]]:
+    """Register a function as the replay of some operations."""
+
+    def register(function: Callable[[Case], Outcome]) -> Callable[[Case], Outcome]:
+        REPLAYS.update(dict.fromkeys(operations, function))
+        return function
+
+    return register
+
+
+def largest_difference(path: Path) -> float:
+    """Replay the case of a file and return the largest difference to what it expects.
+
+    Raises:
+        ValueError: An operation without replay, or outputs of other names or shapes.
+    """
+    case = Case.load(path)
+    if case.settings["op"] not in REPLAYS:
+        raise ValueError(f"{path.name}: no replay for operation {case.settings['op']!r}")
+    with torch.no_grad():
+        outcome = REPLAYS[case.settings["op"]](case)
+    if outcome.keys() != case.expected.keys():
+        raise ValueError(f"{path.name}: got {sorted(outcome)}, expected {sorted(case.expected)}")
+    largest = 0.0
+    for name, expected in case.expected.items():
+        got = outcome[name]
+        if got.shape != expected.shape:
+            raise ValueError(
+                f"{path.name}: {name} has shape {tuple(got.shape)}, "
+                f"expected {tuple(expected.shape)}"
+            )
+        difference = (got.double() - expected.double()).abs().max().item()
+        largest = max(largest, float("inf") if difference != difference else difference)
+    return largest
+
+
+def our_config(case: Case, **changes: Any) -> ModelConfig:
+    """Build the configuration of a case in which 0 is padding."""
+    settings = case.settings
+    width = settings["d_model"]
+    choices: dict[str, Any] = {
+        "vocab_size": settings.get("vocab_size", 16),
+        "d_model": width,
+        "num_heads": settings.get("num_heads", 1),
+        "num_layers": settings.get("num_layers", 1),
+        "d_ff": settings.get("hidden_dim", width),
+        "positions": "rope",
+        "rope_cross": True,
+        "pad_id": settings.get("padding_id", 0),
+    }
+    return ModelConfig(**{**choices, **changes})
+
+
+def filled(module: nn.Module, weights: dict[str, Tensor]) -> Any:
+    """Load weights under their names or ours, and switch to eval mode."""
+    renamed = {}
+    for name, tensor in weights.items():
+        for theirs, ours in RENAMED:
+            name = name.replace(theirs, ours)
+        renamed[name] = tensor
+    module.load_state_dict(renamed)
+    return module.eval()
+
+
+@replays("layer_norm", "rms_norm")
+def replay_norm(case: Case) -> Outcome:
+    """Normalise."""
+    kind = LayerNorm if case.settings["op"] == "layer_norm" else RMSNorm
+    norm = filled(kind(case.settings["width"], case.settings["eps"]), case.weights)
+    return {"y": norm(case.inputs["x"])}
+
+
+@replays("feed_forward")
+def replay_feed_forward(case: Case) -> Outcome:
+    """Transform position by position."""
+    layer = FeedForward(our_config(case, ffn=case.settings["kind"]))
+    return {"y": filled(layer, case.weights)(case.inputs["x"])}
+
+
+@replays("apply_rope")
+def replay_rope(case: Case) -> Outcome:
+    """Rotate by positions."""
+    x = case.inputs["x"]
+    cos, sin = rope_tables(*x.shape[-2:], case.settings["offset"], case.settings["base"])
+    return {"cos": cos, "sin": sin, "rotated": rotate_pairs(x), "y": apply_rope(x, cos, sin)}
+
+
+@replays("t5_bucket")
+def replay_buckets(case: Case) -> Outcome:
+    """Sort distances into buckets."""
+    distance = case.inputs["distance"]
+    return {
+        f"bucket_{buckets}_{furthest}": relative_buckets(distance, buckets, furthest, False)
+        for buckets, furthest in case.settings["settings"]
+    }
+
+
+def attention_of(case: Case) -> Any:
+    """Build the attention layer of a case."""
+    config = our_config(case)
+    return filled(MultiHeadAttention(config, rope=case.settings["rope"]), case.weights)
+
+
+@replays("attention")
+def replay_attention(case: Case) -> Outcome:
+    """Attend with whatever masks the case has."""
+    ours = {"key_padding_mask": "key_valid", "query_padding_mask": "query_valid"}
+    tensors = {ours.get(name, name): tensor for name, tensor in case.inputs.items()}
+    kwargs = {ours.get(name, name): value for name, value in case.settings["kwargs"].items()}
+    return {"y": attention_of(case)(**tensors, **kwargs)}
+
+
+@replays("attention_cached")
+def replay_cached_attention(case: Case) -> Outcome:
+    """Attend token by token through a cache."""
+    attention, query, slot = attention_of(case), case.inputs["query"], CacheSlot()
+    steps = [
+        attention(query[:, t : t + 1], causal=True, query_offset=t, cache=slot)
+        for t in range(query.shape[1])
+    ]
+    assert slot.held is not None
+    return {"y": torch.cat(steps, dim=1), "key": slot.held.key, "value": slot.held.value}
+
+
+@replays("encoder_block", "encoder")
+def replay_encoder(case: Case) -> Outcome:
+    """Encode."""
+    kind = Encoder if case.settings["op"] == "encoder" else EncoderBlock
+    encoder = filled(kind(our_config(case)), case.weights)
+    return {"y": encoder(case.inputs["x"], case.inputs.get("valid"))}
+
+
+@replays("decoder_block", "decoder")
+def replay_decoder(case: Case) -> Outcome:
+    """Decode with a given memory."""
+    kind = Decoder if case.settings["op"] == "decoder" else DecoderBlock
+    decoder = filled(kind(our_config(case)), case.weights)
+    return {"y": decoder(**case.inputs)}
+
+
+@replays("seq2seq")
+def replay_seq2seq(case: Case) -> Outcome:
+    """Run the encoder-decoder forward and let it generate, with and without a cache."""
+    model = filled(Seq2SeqTransformer(our_config(case)), case.weights)
+    source, settings = case.inputs["source"], case.settings
+    options = {name: settings[name] for name in ("bos_id", "eos_id", "max_new_tokens")}
+    generated = generate_seq2seq(model, source, **options)
+    require_equal(generated, generate_seq2seq(model, source, **options, use_cache=False))
+    return {"logits": model(source, case.inputs["target"]), "generated": generated}
+
+
+@replays("decoder_only")
+def replay_decoder_only(case: Case) -> Outcome:
+    """Run the decoder-only model forward and let it generate, with and without a cache."""
+    weights = {
+        name if name.startswith("token_embedding") else f"stack.{name}": tensor
+        for name, tensor in case.weights.items()
+    }
+    model = filled(DecoderOnlyTransformer(our_config(case)), weights)
+    ids = case.inputs["ids"]
+    options = {
+        "max_new_tokens": case.settings["max_new_tokens"],
+        "eos_id": case.settings.get("eos_id"),
+    }
+    generated = generate_decoder_only(model, ids, **options)
+    require_equal(generated, generate_decoder_only(model, ids, **options, use_cache=False))
+    return {
+        "logits": model(ids),
+        "padded_logits": model(case.inputs["padded"]),
+        "generated": generated,
+    }
+
+
+def require_equal(cached: Tensor, uncached: Tensor) -> None:
+    """Refuse a cache that changes what is generated."""
+    if not torch.equal(cached, uncached):
+        raise ValueError("cached and uncached generation differ")
+
+
+@replays("metrics")
+def replay_metrics(case: Case) -> Outcome:
+    """Judge given logits."""
+    logits, targets = case.inputs["logits"], case.inputs["targets"]
+    pad_id = case.settings["pad_id"]
+    # The source scores whole rows of the most common token.
+    baseline = most_common_baseline(targets, pad_id).sequence_accuracy
+    return {
+        "loss": masked_cross_entropy(logits, targets, pad_id),
+        "token_accuracy": torch.tensor(token_accuracy(logits, targets, pad_id)),
+        "sequence_accuracy": torch.tensor(sequence_accuracy(logits, targets, pad_id)),
+        "baseline": torch.tensor(baseline),
+    }
+
+
+def modern_config(case: Case) -> ModelConfig:
+    """Build the configuration of a case in which every id is an ordinary token."""
+    settings = case.settings
+    same = ("d_model", "d_ff", "ffn", "norm", "bias", "max_len", "rope_base")
+    return ModelConfig(
+        vocab_size=settings["vocab"],
+        num_heads=settings["n_heads"],
+        num_kv_heads=settings["n_kv_heads"],
+        num_layers=settings["n_layers"],
+        placement=settings["norm_pos"],
+        positions=settings["pos"],
+        t5_buckets=settings["t5_buckets"],
+        t5_max_distance=settings["t5_max_distance"],
+        pad_id=None,
+        **{name: settings[name] for name in same},
+    )
+
+
+def modern_name(name: str, config: ModelConfig) -> str:
+    """Translate one of our names into that of the cases with every part swapped."""
+    if name == "positions.weight" and config.positions == "t5bias":
+        return "rel_bias.weight"
+    return old_name(name).replace("self_attn", "attn").replace("n3.", "n2.")
+
+
+@replays("modern_lm")
+def replay_modern(case: Case) -> Outcome:
+    """Run a decoder-only model forward, at once and through a cache, and count."""
+    config, ids = modern_config(case), case.inputs["ids"]
+    model = DecoderOnlyTransformer(config)
+    names = {name: modern_name(name, config) for name in model.state_dict()}
+    filled(model, {ours: case.weights[theirs] for ours, theirs in names.items()})
+    cache = DecodingCache(config.num_layers)
+    prefill = case.settings["prefill"]
+    pieces = [ids[:, :prefill], *ids[:, prefill:].split(1, dim=1)]
+    cached = torch.cat([model(piece, cache=cache) for piece in pieces], dim=1)
+    counted = (count_params(model), kv_cache_elements(config, *ids.shape), cache.elements)
+    elements = case.settings["kv_cache_elements"]
+    if counted != (case.settings["params"], elements, elements):
+        raise ValueError(f"counted {counted} parameters and cache elements, not {case.settings}")
+    return {"logits": model(ids), "cached_logits": cached}
+
+
+@replays("upcycle")
+def replay_conversion(case: Case) -> Outcome:
+    """Convert an older checkpoint and run the new model."""
+    config = modern_config(case)
+    model = convert(case.weights, config, case.settings["kv_init"]).eval()
+    outcome = {
+        f"new.{modern_name(name, config)}": tensor for name, tensor in model.state_dict().items()
+    }
+    return {**outcome, "logits": model(case.inputs["ids"])}
+
+
+def main(folder: Path) -> int:
+    """Print one line per file of a folder; stop at the first that does not agree."""
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        print(f"no .safetensors files in {folder}", file=sys.stderr)
+        return 2
+    torch.set_num_threads(1)
+    for path in paths:
+        difference = largest_difference(path)
+        agrees = difference <= TOLERANCE
+        print(f"{'agrees ' if agrees else 'DIFFERS'} {difference:8.1e}  {path.name}")
+        if not agrees:
+            return 1
+    print(f"{len(paths)} files agree to {TOLERANCE:g}")
+    return 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python tests/vector_cases.py DIR")
+    sys.exit(main(Path(sys.argv[1])))
