@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -39,16 +40,35 @@ def parser() -> argparse.ArgumentParser:
     quick.add_argument("--tree", type=Path, help="the tree to check (starter, or solution)")
     quick.add_argument("--seed", type=int, help=argparse.SUPPRESS)
     _shared(quick)
+    known = commands.add_parser("verify", help="grade submissions whose verdict is known")
+    known.add_argument("names", nargs="*", metavar="NAME", help="names of cases; default: all")
+    known.add_argument("--kind", choices=["wrong", "right", "hostile"], help="only this kind")
+    known.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
+    known.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="part I of N")
+    known.add_argument("--out", type=Path, default=Path("reports/verify"), help="for verify.json")
+    _isolation(known)
     commands.add_parser("doctor", help="what this machine offers: isolation, versions")
     return top
 
 
+def _shard(text: str) -> tuple[int, int]:
+    """Read "2/3" as (2, 3)."""
+    share, _, shares = text.partition("/")
+    if not (share.isdecimal() and shares.isdecimal() and 1 <= int(share) <= int(shares)):
+        raise argparse.ArgumentTypeError(f"expected I/N with 1 <= I <= N, got {text}")
+    return int(share), int(shares)
+
+
 def _shared(command: argparse.ArgumentParser) -> None:
+    _isolation(command)
+    command.add_argument("--quiet", action="store_true", help="print the verdict only")
+
+
+def _isolation(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--isolation", default="auto", metavar="LEVEL",
         help="auto (the strongest that works here), portable, landlock, uid or bwrap",
     )  # fmt: skip
-    command.add_argument("--quiet", action="store_true", help="print the verdict only")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -64,6 +84,8 @@ def main(arguments: list[str] | None = None) -> int:
     from grader.settings import SettingsError
 
     try:
+        if options.command == "verify":
+            return _verify(options)
         return _grade(options)
     except (IntakeError, IsolationUnavailable, SettingsError) as error:
         print(f"cannot grade: {error}", file=sys.stderr)
@@ -71,6 +93,16 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped; what was found so far is kept in results.json", file=sys.stderr)
         return 130
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from grader import corpus, verify
+
+    try:
+        return verify.main(options)
+    except corpus.CorpusError as error:
+        print(f"cannot verify: {error}", file=sys.stderr)
+        return CANNOT_GRADE
 
 
 def _grade(options: argparse.Namespace) -> int:
@@ -89,7 +121,7 @@ def _grade(options: argparse.Namespace) -> int:
         seed=options.seed,
         keep_going=full and options.keep_going,
         tasks=None if full or not options.tasks else frozenset(options.tasks),
-        gates=full,
+        gates=4 if full else 0,
     )
     as_json = full and options.format == "json"
     console = Console(stderr=as_json, highlight=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -10,8 +10,10 @@ import numpy as np
 
 from grader.result import CheckFailed, Diagnosis
 
-ABSOLUTE = 1e-5
-RELATIVE = 1e-5
+# Absolute and relative alike: a softmax taken in float32 must fit, a different formula must not.
+TOLERANCE = 1e-5
+# Set while expected values are recorded: suspects of a check that passes are then computed too.
+every_suspect = False
 
 
 @dataclass(frozen=True)
@@ -31,18 +33,25 @@ def fail(
     raise CheckFailed(Diagnosis(code, part, cause, advice), evidence)
 
 
-def agrees(got: np.ndarray, want: Any) -> bool:
+def agrees(got: np.ndarray, want: Any, tolerance: float = TOLERANCE) -> bool:
     """Tell whether two arrays agree within the part checks' tolerance."""
     want = np.asarray(want)
     if got.shape != want.shape:
         return False
     if want.dtype.kind in "bi":
         return bool(np.array_equal(got, want))
-    return bool(np.allclose(got, want, rtol=RELATIVE, atol=ABSOLUTE))
+    return bool(np.allclose(got, want, rtol=tolerance, atol=tolerance))
 
 
 def judge(
-    got: np.ndarray, want: Any, *, what: str, part: str, advice: str, suspects: Sequence[Suspect]
+    got: np.ndarray,
+    want: Any,
+    *,
+    what: str,
+    part: str,
+    advice: str,
+    suspects: Iterable[Suspect],
+    tolerance: float = TOLERANCE,
 ) -> dict[str, Any]:
     """Return the evidence of agreement, or fail with the first suspect that explains `got`.
 
@@ -52,15 +61,19 @@ def judge(
         what: names the value in a sentence, such as "causal_mask(5, 7)".
         part: the task file without `.py`.
         advice: what to look at when no suspect explains the difference.
-        suspects: tried in order, the likeliest first.
+        suspects: tried in order, the likeliest first; a generator is run on a failure only.
+        tolerance: absolute and relative; floating values only.
     """
     want = np.asarray(want)
-    if agrees(got, want):
+    if every_suspect:
+        suspects = list(suspects)
+    if agrees(got, want, tolerance):
         return {"largest_difference": largest_difference(got, want)}
-    witness = first_difference(got, want)
+    witness = first_difference(got, want, tolerance)
     for suspect in suspects:
         # A suspect that agrees with the right answer here explains nothing.
-        if not agrees(np.asarray(suspect.value), want) and agrees(got, suspect.value):
+        told_apart = not agrees(np.asarray(suspect.value), want, tolerance)
+        if told_apart and agrees(got, suspect.value, tolerance):
             fail(suspect.code, part, f"{what}: {suspect.cause}", suspect.advice, witness)
     where, wanted, found = witness["index"], witness["expected"], witness["got"]
     cause = f"{what}: expected {wanted:.6g}, got {found:.6g} at {where}."
@@ -76,19 +89,21 @@ def largest_difference(got: np.ndarray, want: np.ndarray) -> float:
     return float(np.abs(got.astype(float) - want.astype(float)).max())
 
 
-def first_difference(got: np.ndarray, want: np.ndarray) -> dict[str, Any]:
+def first_difference(
+    got: np.ndarray, want: np.ndarray, tolerance: float = TOLERANCE
+) -> dict[str, Any]:
     """Return where the arrays first disagree, both values there, and how many places do."""
     if want.dtype.kind in "bi":
         wrong = got != want
     else:
-        wrong = ~np.isclose(got, want, rtol=RELATIVE, atol=ABSOLUTE)
+        wrong = ~np.isclose(got, want, rtol=tolerance, atol=tolerance)
     index = tuple(int(i) for i in np.argwhere(wrong)[0])
     return {
         "index": index,
         "expected": want[index].item(),
         "got": got[index].item(),
         "largest_difference": largest_difference(got, want),
-        "tolerance": 0 if want.dtype.kind in "bi" else ABSOLUTE,
+        "tolerance": 0 if want.dtype.kind in "bi" else tolerance,
         "places_that_differ": int(wrong.sum()),
         "places": int(wrong.size),
     }

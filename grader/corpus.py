@@ -89,7 +89,8 @@ class Wrong(Case):
     def trains(self) -> bool:
         """Only gate 4 needs training, unless the case says otherwise."""
         if self.needs_training is None:
-            return any(TRAINING_GATE in c.caught_by for c in (self.catch, self.given_submitted) if c)
+            catches = [c for c in (self.catch, self.given_submitted) if c is not None]
+            return any(TRAINING_GATE in catch.caught_by for catch in catches)
         return self.needs_training
 
     def check(self, places: Collection[str]) -> None:

@@ -30,14 +30,14 @@ Listener = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Request:
-    """What to grade and how."""
+    """What to grade and how; `gates` is the number of the last gate that runs."""
 
     path: Path
     out: Path
     seed: int | None = None
     keep_going: bool = False
     tasks: frozenset[str] | None = None
-    gates: bool = True
+    gates: int = 4
 
 
 class Referee:
@@ -48,6 +48,11 @@ class Referee:
         self.settings = settings
         self.isolation = sandbox.choose(isolation)
         self.workshop = Workshop(self.isolation, settings.limits)
+
+    def adopt(self, settings: Settings) -> None:
+        """Grade what follows by other settings."""
+        self.settings = settings
+        self.workshop.limits = settings.limits
 
     def close(self) -> None:
         """End every process."""

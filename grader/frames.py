@@ -108,6 +108,7 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         """Take over `connection`."""
         self.connection = connection
+        self.arrived = bytearray()
         connection.setblocking(False)
 
     def fileno(self) -> int:
@@ -118,17 +119,38 @@ class Channel:
         """Close this end."""
         self.connection.close()
 
-    def send(self, message: Any, deadline: float = math.inf) -> None:
-        """Send one frame before `deadline` (seconds of `time.monotonic`)."""
+    def send(self, message: Any, deadline: float = math.inf, max_arrived: int = 0) -> None:
+        """Send one frame before `deadline` (seconds of `time.monotonic`).
+
+        The other side may still be sending an earlier reply and read nothing until that is gone:
+        up to `max_arrived` bytes of it are taken in meanwhile.
+        """
         data = memoryview(pack(message))
         while data:
-            self._wait(deadline, write=True)
-            try:
-                data = data[self.connection.send(data[:CHUNK]) :]
-            except BlockingIOError:
-                continue
-            except OSError:
-                raise Closed from None
+            can_read, can_write = self._wait(
+                deadline, read=len(self.arrived) < max_arrived, write=True
+            )
+            if can_read:
+                self._take(CHUNK)
+            if can_write:
+                try:
+                    data = data[self.connection.send(data[:CHUNK]) :]
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    raise Closed from None
+
+    def _take(self, size: int) -> None:
+        """Move up to `size` bytes that have arrived into this process."""
+        try:
+            part = self.connection.recv(size)
+        except BlockingIOError:
+            return
+        except OSError:
+            raise Closed from None
+        if not part:
+            raise Closed
+        self.arrived += part
 
     def receive(
         self,
@@ -153,31 +175,30 @@ class Channel:
         return unpack(header, self._read(body, deadline, watch))
 
     def _read(self, size: int, deadline: float, watch: Callable[[], None] | None) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
-            self._wait(deadline, write=False, watch=watch)
-            try:
-                part = self.connection.recv(min(CHUNK, size - len(parts)))
-            except BlockingIOError:
-                continue
-            except OSError:
-                raise Closed from None
-            if not part:
-                raise Closed
-            parts += part
-        return bytes(parts)
+        while len(self.arrived) < size:
+            self._wait(deadline, read=True, watch=watch)
+            self._take(min(CHUNK, size - len(self.arrived)))
+        data = bytes(self.arrived[:size])
+        del self.arrived[:size]
+        return data
 
     def _wait(
-        self, deadline: float, *, write: bool, watch: Callable[[], None] | None = None
-    ) -> None:
+        self,
+        deadline: float,
+        *,
+        read: bool = False,
+        write: bool = False,
+        watch: Callable[[], None] | None = None,
+    ) -> tuple[bool, bool]:
+        """Wait until the connection can be read or written, as asked; say which it is."""
         me = [self.connection]
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise DeadlinePassed
             pause = min(left, 0.1 if watch else 1.0)
-            ready = select.select([] if write else me, me if write else [], [], pause)
+            ready = select.select(me if read else [], me if write else [], [], pause)
             if ready[0] or ready[1]:
-                return
+                return bool(ready[0]), bool(ready[1])
             if watch:
                 watch()

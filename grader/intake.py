@@ -1,21 +1,206 @@
-"""TEMPORARY stand-in by the lead until the real intake.py lands: overwrite freely."""
+"""Staging: from whatever was handed in to a clean copy of the package, with notes on what was not.
+
+Only regular `.py` files of the package `transformer` are copied. Whatever else came is left where
+it is, so that nothing of it can be imported, collected or run.
+"""
+
 from __future__ import annotations
-import hashlib, shutil
-from dataclasses import dataclass, field
+
+import difflib
+import hashlib
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-class IntakeError(Exception): ...
-@dataclass
+
+from grader.entries import KNOWN, TOOL_FOLDERS, Entry, IntakeError, list_entries
+from grader.settings import Settings, Staging
+
+__all__ = ["IntakeError", "Staged", "overlay_given", "stage"]
+
+PACKAGE = "transformer"
+MAX_WRAPPERS = 2
+_NAMED = 5
+_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npy", ".npz", ".pkl", ".pickle")
+
+
+@dataclass(frozen=True)
 class Staged:
+    """A submission as it will be graded.
+
+    Attributes:
+        name: of the folder or file that was handed in.
+        root: the folder that holds the staged package.
+        files: staged paths, such as "transformer/masks.py", and their bytes.
+        sha256: of the sorted paths and bytes as they came.
+        notes: sentences for the student.
+        missing: task files that did not come, and a sentence on each.
+        tasks: the names of all task files.
+        given: staged paths that hold the original given code.
+        weights: files beside the code that look like trained weights; not staged.
+    """
+
     name: str
     root: Path
-    files: dict[str, int]
+    files: dict[str, bytes]
     sha256: str
-    notes: list[str] = field(default_factory=list)
-def stage(path: Path, home: Path, settings: Any) -> Staged:
-    if not (path / "transformer").is_dir(): raise IntakeError(f"no transformer package in {path}")
-    shutil.copytree(path / "transformer", home / "transformer", ignore=shutil.ignore_patterns("__pycache__"))
-    files = {str(p.relative_to(home)): p.stat().st_size for p in home.rglob("*.py")}
-    h = hashlib.sha256()
-    for f in sorted(files): h.update(f.encode() + b"\0" + (home / f).read_bytes())
-    return Staged(path.resolve().name, home, files, h.hexdigest())
+    notes: list[str]
+    missing: dict[str, str]
+    tasks: tuple[str, ...]
+    given: frozenset[str] = frozenset()
+    weights: tuple[str, ...] = ()
+
+
+def stage(path: Path, destination: Path, settings: Settings) -> Staged:
+    """Copy the package in `path` to `destination`/transformer.
+
+    Args:
+        path: a folder, .zip, .tar.gz, .tgz, .tar or .ipynb with the package at most two folders
+            deep, or with the task files lying loose in one folder.
+        destination: a folder that is new or empty.
+        settings: names the task files and the limits.
+
+    Raises:
+        IntakeError: nothing was found that can be graded.
+    """
+    tasks = tuple(dict.fromkeys(stub.file for stub in settings.points.stubs))
+    entries = list_entries(path, settings.staging)
+    if not entries:
+        raise IntakeError(f"{path} is empty: expected {wanted(tasks)}")
+    notes: list[str] = []
+    found = clean(entries, settings.staging, notes)
+    home, loose = locate(path, found, tasks)
+    chosen = choose(found, home, loose, notes)
+    files = _read(chosen, len(home), settings.staging)
+    if loose:
+        notes.append(f"the files lay loose: they were read as the package {PACKAGE}")
+    notes += _on_content(files, tasks)
+    beside = [f.name for f in found if f.folder in (home, home[:-1])]
+    for name, content in files.items():
+        _write(destination / name, content)
+    return Staged(
+        name=_name_of(path),
+        root=destination,
+        files=files,
+        sha256=_digest(files),
+        notes=notes,
+        missing=_missing(files, tasks, beside),
+        tasks=tasks,
+        weights=tuple(f.path for f in found if f.name.lower().endswith(_WEIGHTS)),
+    )
+
+
+def overlay_given(staged: Staged, original: Path) -> Staged:
+    """Put the original given files in place of those that came, and note which differed.
+
+    Args:
+        staged: what `stage` returned.
+        original: a folder that holds the complete package, such as the starter.
+    """
+    source = original / PACKAGE
+    given = {
+        f"{PACKAGE}/{file.relative_to(source).as_posix()}": file.read_bytes()
+        for file in sorted(source.rglob("*.py"))
+        if file.name not in staged.tasks
+    }
+    # A folder norms/ would be imported instead of norms.py.
+    stems = {name.removesuffix(".py") + "/" for name in given}
+    hiding = sorted(n for n in staged.files if n not in given and n.startswith(tuple(stems)))
+    for name in hiding:
+        (staged.root / name).unlink()
+    files = {name: content for name, content in staged.files.items() if name not in hiding}
+    changed = [n for n in given if n in files and _plain(files[n]) != _plain(given[n])]
+    absent = [n for n in given if n not in files]
+    for name, content in given.items():
+        _write(staged.root / name, content)
+    notes = list(staged.notes)
+    if changed:
+        notes.append(f"given files that were changed are graded as given: {some(changed)}")
+    if absent:
+        notes.append(f"given files that did not come were added: {some(absent)}")
+    if hiding:
+        notes.append(f"files that would hide a given file were left out: {some(hiding)}")
+    return replace(staged, files=files | given, notes=notes, given=frozenset(given))
+
+
+def _read(chosen: list[Found], depth: int, limits: Staging) -> dict[str, bytes]:
+    """Read the files, counting every byte; paths become relative to the staged root."""
+    files: dict[str, bytes] = {}
+    total = 0
+    for found in chosen:
+        most = limits.max_file_kib * 1024
+        content = found.entry.read(most + 1)
+        if len(content) > most:
+            raise IntakeError(f"{found.path} is larger than {limits.max_file_kib} KiB")
+        name = "/".join((PACKAGE, *found.parts[depth:]))
+        if files.setdefault(name, content) != content:
+            raise IntakeError(f"{found.path} came twice with different content: keep one of them")
+        total += len(content)
+        if len(files) > limits.max_files or total > limits.max_total_kib * 1024:
+            raise IntakeError(
+                f"{PACKAGE}/ holds more than {limits.max_files} files or "
+                f"{limits.max_total_kib} KiB of Python: hand in the lab's files only"
+            )
+    return dict(sorted(files.items()))
+
+
+def _on_content(files: dict[str, bytes], tasks: tuple[str, ...]) -> list[str]:
+    wide = [n for n, c in files.items() if c[:2] in (b"\xff\xfe", b"\xfe\xff")]
+    return [f"saved as UTF-16, which Python cannot read; save as UTF-8: {some(wide)}"] if wide else []
+
+
+def _missing(
+    files: dict[str, bytes], tasks: tuple[str, ...], names: list[str]
+) -> dict[str, str]:
+    """Return a sentence on each task file that did not come."""
+    missing = {}
+    for task in tasks:
+        if f"{PACKAGE}/{task}" in files:
+            continue
+        renamed = [n for n in names if resembles(n, tasks) == task]
+        close = difflib.get_close_matches(task, [n for n in names if n not in tasks], 1, 0.8)
+        sentence = f"{task} did not come"
+        if renamed:
+            sentence += f"; found {renamed[0]}: did the browser or a program rename it?"
+        elif close:
+            sentence += f"; found {close[0]}: is that it, misspelt?"
+        missing[task] = sentence
+    return missing
+
+
+def _plain(content: bytes) -> list[bytes]:
+    """Return the lines as they read: no byte-order mark, line ends or trailing blanks."""
+    text = content.removeprefix(b"\xef\xbb\xbf")
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def _digest(files: dict[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        for piece in (name.encode(), content):
+            digest.update(len(piece).to_bytes(8, "big") + piece)
+    return digest.hexdigest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file that every user may read and none should write."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (path.parent, *path.parent.parents):
+        folder.chmod(0o755)
+        if folder.name == PACKAGE:
+            folder.parent.chmod(0o755)
+            break
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+    path.chmod(0o444)
+
+
+def _name_of(path: Path) -> str:
+    name = path.resolve().name
+    for suffix in (".zip", ".tar.gz", ".tgz", ".tar", ".ipynb"):
+        if name.lower().endswith(suffix):
+            name = name[: -len(suffix)]
+            break
+    return "".join(c if c.isprintable() else "_" for c in name) or "submission"

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from grader.compare import fail
-from grader.draws import BOS, PAD, Draws, Ids
+from grader.draws import BOS, Draws, Ids
 from grader.expectations import Ask, sharpen
 from grader.parameters import ProbeConfig, parameter_shapes
 from grader.settings import Settings
-from grader.submission import Question, StudentError, Submission, build, config, forward, tensor
+from grader.submission import (
+    Posted,
+    Question,
+    StudentError,
+    Submission,
+    build,
+    config,
+    forward,
+    tensor,
+)
 
 CLASSES = {
     "seq2seq": "models.Seq2SeqTransformer",
@@ -102,48 +111,81 @@ def draw_batch(rng: Draws, bench: Bench, *, padded: bool) -> Batch:
     return Batch(source, source_lengths, target, lengths, padded)
 
 
-def benches(submission: Submission, rng: Draws, expected: Ask, lab: Settings) -> Iterator[Bench]:
-    """Build the models of both kinds at each depth, one frame per kind and depth."""
+Asked = tuple[list[Batch], list[Question]]
+
+
+def rounds(
+    submission: Submission,
+    rng: Draws,
+    expected: Ask,
+    lab: Settings,
+    ask: Callable[[Bench], Asked],
+) -> Iterator[tuple[Bench, list[Batch], list[Any]]]:
+    """Build the models of both kinds at each depth, ask each bench, and yield the answers.
+
+    The worker computes the next bench while the caller judges the last one.
+    """
+    waiting: tuple[Bench, list[Batch], Posted] | None = None
     for kind in CLASSES:
         for num_layers in lab.invariance.num_layers:
-            yield set_up(submission, rng, expected, lab, kind, num_layers)
+            bench = first_choice(lab, kind, num_layers)
+            builds = submission.post(*building(bench, rng, expected))
+            answers = waiting[2].answers() if waiting else []
+            trouble = first_error(builds.attempt())
+            bench = fall_back(submission, bench, rng, expected, lab, trouble)
+            batches, questions = ask(bench)
+            posted = submission.post(*determinism(bench, batches[-1]), *questions)
+            if waiting:
+                yield waiting[0], waiting[1], answers
+            waiting = bench, batches, posted
+    if waiting:
+        yield waiting[0], waiting[1], waiting[2].answers()
 
 
-def set_up(
-    submission: Submission, rng: Draws, expected: Ask, lab: Settings, kind: str, num_layers: int
-) -> Bench:
-    """Build one bench, falling back to the tree's own weights, and to float32, where it must."""
+def first_choice(lab: Settings, kind: str, num_layers: int) -> Bench:
+    """Return the bench that a tree with the given constructors gets."""
     sizes = asdict(lab.model) | {"num_layers": num_layers, "max_len": 16}
-    shape = ProbeConfig.from_dict(sizes)
-    loose = lab.invariance.tolerance_float32
     models = tuple(
         Model(f"{kind}-{num_layers}-{draw}-{sharp}", draw, sharp)
         for draw in range(lab.invariance.weight_draws)
         for sharp in (False, True)
     )
-    bench = Bench(kind, shape, models, "float64", False, lab.invariance.tolerance)
-    trouble = _try(submission, bench, rng, expected)
+    config = ProbeConfig.from_dict(sizes)
+    return Bench(kind, config, models, "float64", False, lab.invariance.tolerance)
+
+
+def fall_back(
+    submission: Submission,
+    bench: Bench,
+    rng: Draws,
+    expected: Ask,
+    lab: Settings,
+    trouble: StudentError | None,
+) -> Bench:
+    """Judge a tree by its own weights, or in float32, where it cannot be judged otherwise."""
     if trouble is not None and trouble.kind == "constructor_changed":
-        bench = Bench(kind, shape, models, "float64", True, lab.invariance.tolerance)
-        trouble = _try(submission, bench, rng, expected)
+        bench = replace(bench, own_weights=True)
+        trouble = first_error(submission.attempt(*building(bench, rng, expected)))
     if trouble is not None and any(word in trouble.message for word in DTYPE_WORDS):
-        ordinary = tuple(m for m in models if not m.sharpened)
-        bench = Bench(kind, shape, ordinary, "float32", bench.own_weights, loose)
-        trouble = _try(submission, bench, rng, expected)
+        ordinary = tuple(m for m in bench.models if not m.sharpened)
+        loose = lab.invariance.tolerance_float32
+        bench = replace(bench, models=ordinary, dtype="float32", tolerance=loose)
+        trouble = first_error(submission.attempt(*building(bench, rng, expected)))
     if trouble is not None:
         raise trouble
     return bench
 
 
-def _try(submission: Submission, bench: Bench, rng: Draws, expected: Ask) -> StudentError | None:
-    """Build every model and run the first once; return what the tree raised."""
+def first_error(answers: list[Any | StudentError]) -> StudentError | None:
+    """Return the first answer that is an error."""
+    return next((a for a in answers if isinstance(a, StudentError)), None)
+
+
+def building(bench: Bench, rng: Draws, expected: Ask) -> list[Question]:
+    """Build every model, and run the first one once."""
     batch = draw_batch(rng, bench, padded=True)
     questions = [_build(bench, model, batch, rng, expected) for model in bench.models]
-    questions.append(forward(bench.models[0].handle, batch.arguments(), dtype=bench.dtype))
-    for answer in submission.attempt(*questions):
-        if isinstance(answer, StudentError):
-            return answer
-    return None
+    return [*questions, forward(bench.models[0].handle, batch.arguments(), dtype=bench.dtype)]
 
 
 def _build(bench: Bench, model: Model, batch: Batch, rng: Draws, expected: Ask) -> Question:
@@ -152,19 +194,20 @@ def _build(bench: Bench, model: Model, batch: Batch, rng: Draws, expected: Ask) 
     if bench.own_weights:
         options["scale"] = OWN_SHARPENING if model.sharpened else {}
         return build(model.handle, CLASSES[bench.kind], config(**fields), **options)
-    shapes = parameter_shapes(bench.config, bench.kind)
-    weights = rng.child(f"weights {model.draw}").weights(shapes)
+    weights = rng.child(f"weights {model.draw}").weights(parameter_shapes(bench.config, bench.kind))
     if model.sharpened:
-        one = {"target": batch.target[:1]}
-        one |= {} if batch.source is None else {"source": batch.source[:1]}
-        if batch.source is None:
-            one = {"tokens": batch.target[:1]}
+        first = batch.target[:1]
+        one = {"tokens": first}
+        if batch.source is not None:
+            one = {"source": batch.source[:1], "target": first}
         weights = sharpen(expected, bench.kind, bench.config, weights, **one)
     weights = {k: v.astype(bench.dtype) for k, v in weights.items()}
     return build(model.handle, CLASSES[bench.kind], config(**fields), weights=weights, **options)
 
 
-def logits_of(value: Any, batch_rows: int, length: int, bench: Bench, real: np.ndarray) -> np.ndarray:
+def logits_of(
+    value: Any, batch_rows: int, length: int, bench: Bench, real: np.ndarray
+) -> np.ndarray:
     """Return logits (rows, T, V) whose real positions are finite; padded ones become 0.
 
     Args:
@@ -192,16 +235,17 @@ def pick_logits(value: Any, shape: tuple[int, ...]) -> Any:
     return value
 
 
-def check_determinism(
-    submission: Submission, bench: Bench, batch: Batch, seen: dict[str, Any]
-) -> None:
-    """Fail when the same call gives different logits, or training mode with dropout 0 others."""
-    model = bench.models[0]
-    call = batch.arguments()
-    answers = submission.ask(
-        forward(model.handle, call, call, mode="eval", dtype=bench.dtype),
-        forward(model.handle, call, mode="train", dtype=bench.dtype),
-    )
+def determinism(bench: Bench, batch: Batch) -> list[Question]:
+    """Ask the same call twice in eval(), and once in train()."""
+    handle, call = bench.models[0].handle, batch.arguments()
+    return [
+        forward(handle, call, call, mode="eval", dtype=bench.dtype),
+        forward(handle, call, mode="train", dtype=bench.dtype),
+    ]
+
+
+def judge_determinism(bench: Bench, batch: Batch, answers: list[Any], seen: dict[str, Any]) -> None:
+    """Fail when the same call gave different logits, or training mode with dropout 0 others."""
     rows, length = batch.target.shape
     logits = [
         logits_of(value, rows, length, bench, batch.real())
@@ -221,13 +265,11 @@ def check_determinism(
                 "Something random or mode-dependent is active although dropout is 0.",
                 "Look for dropout that ignores eval() or the configured rate, and for statistics "
                 "kept over a batch.",
-                bench.describe(model, "eval", batch.padded) | {"largest_difference": moved},
+                bench.describe(bench.models[0], "eval", batch.padded)
+                | {"largest_difference": moved},
             )  # fmt: skip
 
 
 def padding_of(lengths: tuple[int, ...], width: int) -> np.ndarray:
     """Return (B, width) bool, True where a row of that length has a real token."""
     return np.arange(width) < np.array(lengths)[:, None]
-
-
-__all__ = ["BOS", "PAD", "Batch", "Bench", "Model", "benches", "draw_batch", "logits_of", "tile"]

@@ -40,7 +40,7 @@ class Job:
     expectations: expectations.Expectations = field(default_factory=expectations.Expectations)
     keep_going: bool = False
     tasks: frozenset[str] | None = None
-    gates: bool = True
+    gates: int = 4
     before_training: Callable[[], None] = lambda: None
     outcomes: list[Outcome] = field(default_factory=list)
     planned: list[str] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Plugin:
 
     def _wanted(self, place: Place) -> bool:
         if place.gate:
-            return self.job.gates
+            return place.gate <= self.job.gates
         chosen = self.job.tasks
         stub = place.stub or ""
         return chosen is None or stub in chosen or task_of(stub) in chosen
@@ -297,7 +297,7 @@ def student_outcome(error: StudentError, place: Place) -> Outcome:
     if error.kind == "missing_name":
         cause = f"{error.message}."
         advice = "Restore the name from the handout: the rest of the lab imports it."
-        part = str((error.detail or {}).get("file", part)).removesuffix(".py")
+        part = str(error.detail.get("file", part)).removesuffix(".py")
         return outcome(Status.FAILED, cause, Diagnosis("missing_name", part, cause, advice),
                        evidence)
     if error.kind == "no_handle":
@@ -311,11 +311,10 @@ def student_outcome(error: StudentError, place: Place) -> Outcome:
 
 def constructor_changed(error: StudentError, part: str) -> tuple[str, Diagnosis]:
     """Name the first parameter that differs from the handout's constructors."""
-    detail = error.detail or {}
-    name = str(detail.get("name"))
+    name = str(error.detail.get("name"))
     shapes = [
-        "no such parameter" if s is None else f"shape {tuple(s)}"
-        for s in (detail.get("expected"), detail.get("found"))
+        f"shape {tuple(s)}" if isinstance(s, list) else "no such parameter"
+        for s in (error.detail.get("expected"), error.detail.get("found"))
     ]
     cause = (
         f"The constructors were changed: for {name} the check expects {shapes[0]} "

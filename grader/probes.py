@@ -167,15 +167,20 @@ def call(
         function = getattr(function, method) if method else function
     else:
         function = attribute(target)
-    tensors = {str(i): a for i, a in enumerate(args) if isinstance(a, Tensor)}
-    tensors |= {k: a for k, a in kwargs.items() if isinstance(a, Tensor)}
-    before = {k: a.clone() for k, a in tensors.items()}
+    changed = watch(args, kwargs)
     with default_dtype(dtype):
         value = function(*args, **kwargs)
     if save is not None:
         session.handles[save] = value
-    changed = [k for k, a in tensors.items() if not _same(a, before[k])]
-    return {"value": value if give else None, "inputs_changed": changed}
+    return {"value": value if give else None, "inputs_changed": changed()}
+
+
+def watch(args: list[Any], kwargs: dict[str, Any]) -> Callable[[], list[str]]:
+    """Remember the tensors among the arguments; the result names those changed since."""
+    tensors = {str(i): a for i, a in enumerate(args) if isinstance(a, Tensor)}
+    tensors |= {k: a for k, a in kwargs.items() if isinstance(a, Tensor)}
+    before = {k: a.clone() for k, a in tensors.items()}
+    return lambda: [k for k, a in tensors.items() if not _same(a, before[k])]
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -240,22 +245,33 @@ def forward(
     """Run the model on each of `calls` without gradients.
 
     Returns the outputs, the outputs of the submodules named in `record` per call, the student's
-    loss of each call that names `targets`, and whether the training mode was left as found.
+    loss of each call that names `targets`, the tensor arguments that were changed in place, and
+    whether the training mode was left as found.
     """
     module = session.get(model)
     module.train(mode == "train")
     function = getattr(module, method) if method else module
     outputs, records, losses = [], [], []
+    touched: list[str] = []
     with torch.no_grad(), default_dtype(dtype):
         for one in calls:
+            args, kwargs = one.get("args", []), one.get("kwargs", {})
+            changed = watch(args, kwargs)
             with recording(module, record or []) as seen:
-                outputs.append(function(*one.get("args", []), **one.get("kwargs", {})))
+                outputs.append(function(*args, **kwargs))
             records.append(seen)
+            touched += changed()
             if "targets" in one:
                 loss = attribute("training.masked_cross_entropy")
                 losses.append(loss(logits_in(outputs[-1]), one["targets"], pad_id=0))
     kept = module.training == (mode == "train")
-    return {"outputs": outputs, "records": records, "losses": losses, "mode_kept": kept}
+    return {
+        "outputs": outputs,
+        "records": records,
+        "losses": losses,
+        "inputs_changed": touched,
+        "mode_kept": kept,
+    }
 
 
 def logits_in(value: Any) -> Tensor:

@@ -77,7 +77,7 @@ def build(kind: type[T], table: Any, key: str) -> T:
     names = list(defaults)
     unknown = sorted(set(table) - set(names))
     if unknown:
-        raise SchemaError(f"{key}.{unknown[0]}", f"one of the keys {', '.join(names)}", "this key")
+        raise SchemaError(key, f"only the keys {', '.join(names)}", unknown[0])
     values = {}
     for name in names:
         if name in table:
@@ -89,35 +89,41 @@ def build(kind: type[T], table: Any, key: str) -> T:
 
 def _value(kind: Any, value: Any, key: str) -> Any:
     """Return `value` as `kind`."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return _value(arguments[0], value, key)
-    if origin is Annotated:
-        made = _value(arguments[0], value, key)
-        if not arguments[1].holds(made):
-            raise SchemaError(key, _words(kind), value)
-        return made
-    if origin is tuple:
+    expected = _words(kind)
+    bound: Range | Pattern | None = None
+    if get_origin(kind) in (Union, UnionType):
+        kind, _ = get_args(kind)
+    if get_origin(kind) is Annotated:
+        kind, bound = get_args(kind)
+    arguments = get_args(kind)
+    if get_origin(kind) is tuple:
         length = len(arguments) if arguments[-1] is not Ellipsis else None
         if not isinstance(value, list) or not value or length not in (None, len(value)):
-            raise SchemaError(key, _words(kind), value)
+            raise SchemaError(key, expected, value)
         return tuple(_value(arguments[0], item, f"{key}[{i}]") for i, item in enumerate(value))
-    if origin is dict:
+    if get_origin(kind) is dict:
         if not isinstance(value, dict):
-            raise SchemaError(key, _words(kind), value)
+            raise SchemaError(key, expected, value)
         return {name: _value(arguments[1], item, f"{key}.{name}") for name, item in value.items()}
     if is_dataclass(kind):
         return build(kind, value, key)  # type: ignore[arg-type]
-    if origin is Literal:
-        fits = value in arguments
-    elif kind in (float, Fraction):
-        fits = isinstance(value, (int, Decimal)) and not isinstance(value, bool)
-        fits = fits and Decimal(value).is_finite()
-    else:
-        fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-    if not fits:
-        raise SchemaError(key, _words(kind), value)
-    return kind(value) if kind in (float, Fraction) else value
+    if not _fits(kind, value):
+        raise SchemaError(key, expected, value)
+    made = kind(value) if kind in (float, Fraction) else value
+    if bound is not None and not bound.holds(made):
+        raise SchemaError(key, expected, value)
+    return made
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    """Tell whether a single value is of a kind, bounds aside."""
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if kind is bool or isinstance(value, bool):
+        return kind is bool and isinstance(value, bool)
+    if kind in (float, Fraction):
+        return isinstance(value, (int, Decimal)) and Decimal(value).is_finite()
+    return isinstance(value, kind)
 
 
 def _words(kind: Any) -> str:
@@ -138,10 +144,11 @@ def _words(kind: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Describe what came instead, briefly."""
+    """Write what came instead, briefly and as the file would."""
     if value is MISSING:
         return "nothing"
-    if isinstance(value, Decimal):
-        return str(value)
-    text = repr(value) if not isinstance(value, str) else f'"{value}"'
+    if isinstance(value, list):
+        text = f"[{', '.join(map(_shown, value))}]"
+    else:
+        text = str(value) if isinstance(value, Decimal | Fraction) else repr(value)
     return text if len(text) <= 80 else text[:76] + " ..."

@@ -232,4 +232,4 @@ def _check(settings: Settings, file: str) -> None:
     total = sum((stub.points for stub in points.stubs), points.gate * len(points.gates))
     if total != points.maximum:
         words = f"the sum of stubs and gates, {total}"
-        raise SchemaError(f"{file}.points.maximum", words, str(points.maximum))
+        raise SchemaError(f"{file}.points.maximum", words, points.maximum)

@@ -147,20 +147,22 @@ def make_environment(root: Path) -> None:
         raise SetupError(f"{base} could not make .venv; its message stands above")
 
 
-def extra_index(python: Path) -> list[str]:
-    """Return pip's option for the builds of torch without CUDA, unless an index is chosen.
-
-    On Linux the package index itself holds builds with gigabytes of CUDA libraries, which the
-    lab does not use.
-    """
-    if not sys.platform.startswith("linux"):
-        return []
+def chooses_index(python: Path) -> bool:
+    """Tell whether pip's settings say where packages come from."""
     command = [str(python), "-I", "-m", "pip", "config", "list"]
     settings = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout
-    choices = ("index-url=", "find-links=", "no-index=")
-    if any(choice in settings.replace("_", "-") for choice in choices):
-        return []
-    return ["--extra-index-url", CPU_BUILDS]
+    names = ("index-url=", "find-links=", "no-index=")
+    return any(name in settings.replace("_", "-") for name in names)
+
+
+def pip_install(root: Path, *words: str) -> bool:
+    """Let pip install `words` at the tested versions; tell whether it did."""
+    command = [str(venv_python(root)), "-I", "-m", "pip", "install", "--no-user", "--no-input"]
+    command += ["--disable-pip-version-check", "--constraint", str(root / "constraints.txt")]
+    # Settings that would put the packages elsewhere make no sense inside .venv.
+    elsewhere = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")
+    kept = {name: value for name, value in os.environ.items() if name not in elsewhere}
+    return subprocess.run([*command, *words], env=kept).returncode == 0
 
 
 def install(root: Path) -> None:
@@ -172,13 +174,13 @@ def install(root: Path) -> None:
     python = venv_python(root)
     wanted = requirements(root)
     say(f"installing {len(wanted)} packages and what they need; torch alone is some 200 MB")
-    command = [str(python), "-I", "-m", "pip", "install", "--no-user", "--no-input"]
-    command += ["--disable-pip-version-check", *extra_index(python)]
-    command += ["--constraint", str(root / "constraints.txt"), *wanted]
-    # Settings that would put the packages elsewhere make no sense inside .venv.
-    elsewhere = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")
-    kept = {name: value for name, value in os.environ.items() if name not in elsewhere}
-    if subprocess.run(command, env=kept).returncode:
+    # On Linux the usual index holds torch with gigabytes of CUDA, which the lab does not use.
+    if sys.platform.startswith("linux") and not chooses_index(python):
+        torch = next(text for text in wanted if text.startswith("torch>"))
+        place = ["--index-url", CPU_BUILDS, "--no-deps", "--retries", "1"]
+        if not pip_install(root, *place, torch):
+            say("the builds without CUDA are out of reach; taking the large ones")
+    if not pip_install(root, *wanted):
         raise SetupError(
             f"pip could not install the packages; its message stands above.\n{OFFLINE}"
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grader.result import CheckFailed, Diagnosis
-from grader.workers import Worker
+from grader.workers import Ticket, Worker
 
 Json = dict[str, Any]
 TASK_FILES = {
@@ -22,6 +22,22 @@ TASK_FILES = {
 }
 
 
+# What the probes answer, by key; a worker that answers otherwise is no longer ours.
+FORMS: dict[str, dict[str, type]] = {
+    "call": {"value": object, "inputs_changed": list},
+    "build": {"parameters": dict},
+    "forward": {
+        "outputs": list,
+        "records": list,
+        "losses": list,
+        "inputs_changed": list,
+        "mode_kept": bool,
+    },
+    "fields": {"values": list},
+    "parameters": {"parameters": dict},
+}
+
+
 class StudentError(Exception):
     """What the submission's code raised, or why it could not be asked."""
 
@@ -29,17 +45,22 @@ class StudentError(Exception):
         """Keep the worker's description."""
         super().__init__(f"{error.get('type')}: {error.get('message')}")
         self.kind = str(error.get("kind"))
-        self.task = error.get("task")
+        self.task = str(error["task"]) if error.get("task") else None
         self.type = str(error.get("type"))
         self.message = str(error.get("message"))
-        self.frames: list[Json] = list(error.get("frames") or [])
-        self.detail = error.get("detail")
+        frames, detail = error.get("frames"), error.get("detail")
+        self.frames: list[Json] = [
+            {k: str(f.get(k, "")) for k in ("file", "line", "function", "text")}
+            for f in (frames if isinstance(frames, list) else [])
+            if isinstance(f, dict)
+        ]
+        self.detail: Json = detail if isinstance(detail, dict) else {}
 
     @property
     def part(self) -> str | None:
         """Return the task file it was raised in, without `.py`, or None."""
         for frame in reversed(self.frames):
-            name = str(frame["file"]).rsplit("/", 1)[-1].removesuffix(".py")
+            name = frame["file"].rsplit("/", 1)[-1].removesuffix(".py")
             if name in TASK_FILES:
                 return name
         return None
@@ -89,13 +110,70 @@ def build(save: str, target: str, *args: Any, **options: Any) -> Question:
     `options`: weights, seed, dtype, scale; anything else is a keyword of the constructor.
     """
     own = {k: options.pop(k) for k in ("weights", "seed", "dtype", "scale") if k in options}
-    return Question("build", {"save": save, "target": target, "args": list(args)} | own
-                    | {"kwargs": options})
+    return Question(
+        "build", {"save": save, "target": target, "args": list(args)} | own | {"kwargs": options}
+    )
 
 
 def forward(model: str, *calls: Json, **options: Any) -> Question:
     """Ask the saved `model` for its outputs on each of `calls` ({"args": [], "kwargs": {}})."""
     return Question("forward", {"model": model, "calls": list(calls)} | options)
+
+
+@dataclass(frozen=True)
+class Posted:
+    """Questions on their way; answers are collected in the order of posting."""
+
+    worker: Worker
+    questions: tuple[Question, ...]
+    ticket: Ticket
+
+    def attempt(self) -> list[Any | StudentError]:
+        """Return each question's answer; an error is an answer too.
+
+        Raises:
+            WorkerLost: no answer came, or one that its probe cannot have given.
+        """
+        found: list[Any | StudentError] = []
+        for question, answer in zip(self.questions, self.worker.collect(self.ticket), strict=True):
+            if "error" in answer:
+                found.append(described(answer["error"]))
+            elif well_formed(question, answer["value"]):
+                found.append(answer["value"])
+            else:
+                raise self.worker.lie(f"{question.probe} cannot have given this answer")
+        return found
+
+    def answers(self) -> list[Any]:
+        """Return each question's answer.
+
+        Raises:
+            StudentError: the first question that the submission's code failed.
+            WorkerLost: no answer came.
+        """
+        answers = self.attempt()
+        for answer in answers:
+            if isinstance(answer, StudentError):
+                raise answer
+        return answers
+
+
+def well_formed(question: Question, value: Any) -> bool:
+    """Tell whether `value` has the form that the question's probe gives."""
+    form = FORMS.get(question.probe)
+    if form is None:
+        return True
+    if not isinstance(value, dict) or set(value) != set(form):
+        return False
+    calls = len(question.arguments.get("calls", []))
+    return all(isinstance(value[k], kind) for k, kind in form.items()) and (
+        question.probe != "forward" or len(value["outputs"]) == len(value["records"]) == calls
+    )
+
+
+def described(error: Any) -> StudentError:
+    """Return what the worker says it caught; a description of another form is a lie."""
+    return StudentError(error if isinstance(error, dict) else {"type": "unknown"})
 
 
 class Submission:
@@ -124,12 +202,17 @@ class Submission:
             self._worker.close()
             self._worker = None
 
+    def post(self, *questions: Question, deadline_s: float | None = None) -> Posted:
+        """Send the questions and go on: the worker computes while the referee judges."""
+        worker = self.worker
+        ticket = worker.post([q.to_json() for q in questions], deadline_s)
+        return Posted(worker, questions, ticket)
+
     def attempt(
         self, *questions: Question, deadline_s: float | None = None
     ) -> list[Any | StudentError]:
         """Return each question's answer; an error is an answer too."""
-        answers = self.worker.ask([q.to_json() for q in questions], deadline_s)
-        return [StudentError(a["error"]) if "error" in a else a["value"] for a in answers]
+        return self.post(*questions, deadline_s=deadline_s).attempt()
 
     def ask(self, *questions: Question, deadline_s: float | None = None) -> list[Any]:
         """Return each question's answer.
@@ -138,11 +221,7 @@ class Submission:
             StudentError: the first question that the submission's code failed.
             WorkerLost: no answer came.
         """
-        answers = self.attempt(*questions, deadline_s=deadline_s)
-        for answer in answers:
-            if isinstance(answer, StudentError):
-                raise answer
-        return answers
+        return self.post(*questions, deadline_s=deadline_s).answers()
 
     def call(self, target: str, *args: Any, **kwargs: Any) -> Any:
         """Return what `target` returns, having changed none of its inputs."""
@@ -159,13 +238,11 @@ class Submission:
             )
         return answer["value"]
 
-    def stream(
-        self, question: Question, respond: Callable[[Json], Json], deadline_s: float
-    ) -> Any:
+    def stream(self, question: Question, respond: Callable[[Json], Json], deadline_s: float) -> Any:
         """Ask a question whose probe asks back (see `Worker.stream`)."""
         answer = self.worker.stream(question.to_json(), respond, deadline_s)
         if "error" in answer:
-            raise StudentError(answer["error"])
+            raise described(answer["error"])
         return answer["value"]
 
 
@@ -182,9 +259,7 @@ def tensor(value: Any, shape: tuple[int, ...], what: str, part: str, kind: str =
             found = f"a {value['$object']}"
         raise _wrong("no_tensor", part, f"{what}: expected a tensor, got {found}.")
     if value.shape != shape:
-        raise _wrong(
-            "wrong_shape", part, f"{what}: expected shape {shape}, got {value.shape}."
-        )
+        raise _wrong("wrong_shape", part, f"{what}: expected shape {shape}, got {value.shape}.")
     if value.dtype.kind != kind:
         raise _wrong(
             "wrong_dtype", part, f"{what}: expected a {kinds[kind]} tensor, got {value.dtype}."

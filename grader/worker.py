@@ -13,7 +13,13 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from grader import frames, probes, sandbox
+from grader import (  # noqa: F401
+    frames,
+    probes,
+    probes_gradients,
+    probes_parts,
+    sandbox,
+)
 
 TASK_ID = re.compile(r"task ([0-9S][0-9.]*)")
 MAX_TEXT = 2000

@@ -12,7 +12,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -327,6 +328,14 @@ def _tree_resident(pid: int) -> int:
     return total
 
 
+class Ticket(NamedTuple):
+    """A frame of questions that was sent: its number, how many, seconds its answer may take."""
+
+    number: int
+    questions: int
+    seconds: float
+
+
 class Worker:
     """One confined process and the only way to talk to it."""
 
@@ -339,6 +348,8 @@ class Worker:
         self.channel = frames.Channel(connection)
         self.alive = True
         self.count = 0
+        self.posted: deque[Ticket] = deque()
+        self.kept: dict[int, list[dict[str, Any]]] = {}
         self.layers: dict[str, str] = {}
 
     def hello(self) -> None:
@@ -355,60 +366,82 @@ class Worker:
             reason = self.log.text().strip() or type(error).__name__
             raise WorkersUnavailable(f"a worker could not start: {reason[-1000:]}") from None
 
-    def ask(
-        self, questions: list[dict[str, Any]], deadline_s: float | None = None
-    ) -> list[dict[str, Any]]:
-        """Send the questions in one frame and return their answers in order.
+    def post(self, questions: list[dict[str, Any]], deadline_s: float | None = None) -> Ticket:
+        """Send the questions in one frame and go on; `collect` brings their answers.
+
+        Raises:
+            WorkerLost: the frame did not go out before the deadline, or the process died.
+        """
+        self.count += 1
+        seconds = deadline_s or self.limits.question_s
+        ticket = Ticket(self.count, len(questions), seconds)
+        with self._losing(seconds):
+            message = {"id": ticket.number, "questions": questions}
+            self.channel.send(message, time.monotonic() + seconds, self.limits.reply_mib << 20)
+        self.posted.append(ticket)
+        return ticket
+
+    def collect(self, ticket: Ticket) -> list[dict[str, Any]]:
+        """Return the answers to posted questions, in order; earlier ones are kept for later.
 
         Raises:
             WorkerLost: the deadline passed, the process died, or the frame broke the rules.
         """
-        self.count += 1
-        deadline = time.monotonic() + (deadline_s or self.limits.question_s)
-        try:
-            self.channel.send({"id": self.count, "questions": questions}, deadline)
-            message = self._next(deadline)
-            answers = message["answers"]
-            if message["id"] != self.count or len(answers) != len(questions):
-                raise frames.ProtocolError("the answers do not belong to the questions")
-            if not all(isinstance(a, dict) and len(a) == 1 for a in answers):
-                raise frames.ProtocolError("an answer is neither a value nor an error")
-        except (KeyError, TypeError, AttributeError):
-            raise self._lost("protocol", "the answer has not the form of an answer") from None
-        except frames.ProtocolError as error:
-            raise self._lost("protocol", str(error)) from None
-        except frames.DeadlinePassed:
-            seconds = deadline_s or self.limits.question_s
-            raise self._lost("timeout", f"no answer within {seconds:g} s") from None
-        except frames.Closed:
-            raise self._closed() from None
-        return list(answers)
+        while ticket.number not in self.kept:
+            oldest = self.posted[0]
+            with self._losing(oldest.seconds):
+                self._keep(self._next(time.monotonic() + oldest.seconds))
+        return self.kept.pop(ticket.number)
 
-    def _next(self, deadline: float) -> Any:
-        return self.channel.receive(self.limits.reply_mib << 20, deadline, watch=self._watch)
+    def ask(
+        self, questions: list[dict[str, Any]], deadline_s: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Post the questions and collect their answers."""
+        return self.collect(self.post(questions, deadline_s))
 
     def stream(self, question: dict[str, Any], respond: Any, deadline_s: float) -> dict[str, Any]:
         """Ask one question whose probe asks back: each such frame goes to `respond`.
 
         `respond(message)` returns the reply. The last frame is the answer.
         """
-        self.count += 1
         deadline = time.monotonic() + deadline_s
-        try:
-            self.channel.send({"id": self.count, "questions": [question]}, deadline)
+        ticket = self.post([question], deadline_s)
+        with self._losing(deadline_s):
             while True:
                 message = self._next(deadline)
-                if "answers" in message:
-                    if message["id"] != self.count or len(message["answers"]) != 1:
-                        raise frames.ProtocolError("the answer does not belong to the question")
-                    return dict(message["answers"][0])
-                self.channel.send(respond(message), deadline)
-        except (KeyError, TypeError, AttributeError, ValueError):
-            raise self._lost("protocol", "the answer has not the form of an answer") from None
+                if "answers" not in message:
+                    self.channel.send(respond(message), deadline)
+                    continue
+                self._keep(message)
+                if ticket.number in self.kept:
+                    return self.kept.pop(ticket.number)[0]
+
+    def _next(self, deadline: float) -> dict[str, Any]:
+        message = self.channel.receive(self.limits.reply_mib << 20, deadline, watch=self._watch)
+        if not isinstance(message, dict):
+            raise frames.ProtocolError("the frame holds no message")
+        return message
+
+    def _keep(self, message: dict[str, Any]) -> None:
+        """Keep the answers to the oldest posted questions, whose turn it is."""
+        ticket = self.posted.popleft()
+        answers = message.get("answers")
+        if message.get("id") != ticket.number or not isinstance(answers, list):
+            raise frames.ProtocolError("the answers do not belong to the questions")
+        right = all(isinstance(a, dict) and set(a) in ({"value"}, {"error"}) for a in answers)
+        if len(answers) != ticket.questions or not right:
+            raise frames.ProtocolError("the answer has not the form of an answer")
+        self.kept[ticket.number] = answers
+
+    @contextlib.contextmanager
+    def _losing(self, seconds: float) -> Iterator[None]:
+        """Turn whatever breaks the connection into a lost worker."""
+        try:
+            yield
         except frames.ProtocolError as error:
             raise self._lost("protocol", str(error)) from None
         except frames.DeadlinePassed:
-            raise self._lost("timeout", f"no answer within {deadline_s:g} s") from None
+            raise self._lost("timeout", f"no answer within {seconds:g} s") from None
         except frames.Closed:
             raise self._closed() from None
 
@@ -429,6 +462,10 @@ class Worker:
         else:
             words = f"it left with exit code {code} before it answered"
         return self._lost("crashed", words)
+
+    def lie(self, detail: str) -> WorkerLost:
+        """End a worker whose answer no probe can have given; return what to raise."""
+        return self._lost("protocol", detail)
 
     def _lost(self, status: str, detail: str) -> WorkerLost:
         self.close()
@@ -496,4 +533,3 @@ class Workshop:
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
-

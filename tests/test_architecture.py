@@ -24,7 +24,8 @@ STANDARD = set(sys.stdlib_module_names)
 WORKER_SIDE = {"probes.py", "worker.py", "zygote.py"}
 LONGEST_MODULE = 300
 LONGER_MODULES: dict[str, str] = {}
-TEXT = {".py", ".toml", ".md", ".yml", ".txt", ".ini", ""}
+TEXT = {".py", ".toml", ".md", ".yml", ".txt", ".ini"}
+TEXT_NAMES = {"Makefile", "LICENSE", "run", ".gitignore", ".gitattributes"}
 
 
 def name_of(path: Path) -> str:
@@ -49,7 +50,8 @@ def project_files() -> list[Path]:
     folders = ["grader", "solution", "starter", "tests", "notebooks", ".ci", ".github"]
     found = [p for folder in folders for p in (ROOT / folder).rglob("*")]
     found += list(ROOT.glob("*"))
-    return [p for p in found if p.is_file() and p.suffix in TEXT and "__pycache__" not in p.parts]
+    text = [p for p in found if p.suffix in TEXT or p.name in TEXT_NAMES]
+    return sorted(p for p in text if p.is_file() and "__pycache__" not in p.parts)
 
 
 @pytest.mark.parametrize("path", MASTER, ids=name_of)

@@ -14,7 +14,7 @@ from grader.expectations import Ask
 from grader.influence import Findings
 from grader.invariance import Batch, Bench, Model, logits_of
 from grader.settings import Settings
-from grader.submission import Submission, forward
+from grader.submission import Question, Submission, forward
 
 RESPONDS = 1e-4
 
@@ -29,7 +29,7 @@ class Changes:
 
 
 def changes(rng: Draws, batch: Batch, vocab_size: int) -> Changes:
-    """Change every token alone, then all tokens after every split point, then every source token."""
+    """Change every token alone, all tokens after every split point, and every source token."""
     rows, length = batch.target.shape
     other = rng.child("other").other_ids(batch.target, vocab_size)
     position = np.arange(length)
@@ -55,27 +55,41 @@ def test_logits_do_not_depend_on_future_tokens(
 ) -> dict[str, Any]:
     """No logit moves when a later target token changes, and every earlier token can move it."""
     seen: dict[str, Any] = {"largest_forbidden": 0.0, "smallest_allowed": float("inf"), "calls": 0}
-    for bench in invariance.benches(submission, rng, expected, lab):
+
+    def ask(bench: Bench) -> tuple[list[Batch], list[Question]]:
         batches = [invariance.draw_batch(rng, bench, padded=p) for p in (False, True)]
-        invariance.check_determinism(submission, bench, batches[1], seen)
+        return batches, [
+            question
+            for batch in batches
+            for question in questions(bench, batch, changes(rng, batch, bench.config.vocab_size))
+        ]
+
+    for bench, batches, answers in invariance.rounds(submission, rng, expected, lab, ask):
+        invariance.judge_determinism(bench, batches[-1], answers[:2], seen)
+        answered = iter(answers[2:])
         for batch in batches:
             changed = changes(rng, batch, bench.config.vocab_size)
-            questions = [
-                forward(model.handle, batch.arguments(), batch.arguments(*targets(changed)),
-                        *prefixes(batch, model), mode=mode, dtype=bench.dtype)
-                for model in bench.models for mode in invariance.MODES
-            ]  # fmt: skip
-            answers = iter(submission.ask(*questions))
             for model in bench.models:
                 for mode in invariance.MODES:
-                    outputs = next(answers)["outputs"]
+                    outputs = next(answered)["outputs"]
                     judge(submission, bench, model, mode, batch, changed, outputs, seen, findings)
     return seen
 
 
-def targets(changed: Changes) -> tuple[Ids, Ids | None]:
-    """Return the positional arguments of `Batch.arguments`."""
-    return changed.target, changed.source
+def questions(bench: Bench, batch: Batch, changed: Changes) -> list[Question]:
+    """Ask every model in both modes for the batch, its changes and, at the first draw, prefixes."""
+    return [
+        forward(
+            model.handle,
+            batch.arguments(),
+            batch.arguments(changed.target, changed.source),
+            *prefixes(batch, model),
+            mode=mode,
+            dtype=bench.dtype,
+        )
+        for model in bench.models
+        for mode in invariance.MODES
+    ]
 
 
 def prefixes(batch: Batch, model: Model) -> list[dict[str, Any]]:
@@ -147,7 +161,9 @@ def respond(
     """Control: every real token at or before t moves logits[t], and so does every source token."""
     real = batch.real()
     length = real.shape[1]
-    allowed = np.tril(np.ones((length, length), bool)).T[:, None, :] & real[None] & real.T[:, :, None]
+    allowed = (
+        np.tril(np.ones((length, length), bool)).T[:, None, :] & real[None] & real.T[:, :, None]
+    )
     least = np.where(allowed, single, np.inf)
     seen["smallest_allowed"] = min(seen["smallest_allowed"], float(least.min()) / scale)
     if least.min() < RESPONDS * scale:

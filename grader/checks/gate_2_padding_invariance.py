@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,28 +112,45 @@ def test_padding_changes_no_real_logit(
 ) -> dict[str, Any]:
     """Padding columns, their content and their embedding leave real logits and the loss alone."""
     seen: dict[str, Any] = {"largest_difference": 0.0, "smallest_response": float("inf")}
-    for bench in invariance.benches(submission, rng, expected, lab):
-        cases = [make_case(rng, bench, padded=p) for p in (False, True)]
-        invariance.check_determinism(submission, bench, cases[1].batch, seen)
+    cases: list[Case] = []
+
+    def ask(bench: Bench) -> tuple[list[Batch], list[Question]]:
+        drawn = [make_case(rng, bench, padded=p) for p in (False, True)]
+        cases.extend(drawn)
         questions: list[Question] = []
         for model in bench.models:
             for mode in invariance.MODES:
-                questions += [forward(model.handle, *case.calls(), mode=mode, dtype=bench.dtype)
-                              for case in cases]  # fmt: skip
-            questions += overwritten(rng, bench, model, cases)
-        answers = iter(submission.ask(*questions))
-        for model in bench.models:
-            plain = {}
-            for mode in invariance.MODES:
-                for case in cases:
-                    answer = next(answers)
-                    plain[case.batch.padded] = answer
-                    judge(submission, bench, model, mode, case, answer, seen, findings)
-            next(answers)
-            for case in cases:
-                judge_overwritten(bench, model, case, plain[case.batch.padded], next(answers),
-                                  seen, findings)  # fmt: skip
+                questions += [
+                    forward(model.handle, *case.calls(), mode=mode, dtype=bench.dtype)
+                    for case in drawn
+                ]
+            questions += overwritten(rng, bench, model, drawn)
+        return [case.batch for case in drawn], questions
+
+    for bench, batches, answers in invariance.rounds(submission, rng, expected, lab, ask):
+        invariance.judge_determinism(bench, batches[-1], answers[:2], seen)
+        drawn, cases = cases[:2], cases[2:]
+        judge_bench(submission, bench, drawn, iter(answers[2:]), seen, findings)
     return seen
+
+
+def judge_bench(
+    submission: Submission, bench: Bench, cases: list[Case], answers: Iterator[Any],
+    seen: dict[str, Any], findings: Findings,
+) -> None:  # fmt: skip
+    """Judge every model of a bench, in the order of asking."""
+    for model in bench.models:
+        plain = {}
+        for mode in invariance.MODES:
+            for case in cases:
+                answer = next(answers)
+                plain[case.batch.padded] = answer
+                judge(submission, bench, model, mode, case, answer, seen, findings)
+        next(answers)
+        for case in cases:
+            judge_overwritten(
+                bench, model, case, plain[case.batch.padded], next(answers), seen, findings
+            )
 
 
 def overwritten(rng: Draws, bench: Bench, model: Model, cases: list[Case]) -> list[Question]:
@@ -141,8 +159,7 @@ def overwritten(rng: Draws, bench: Bench, model: Model, cases: list[Case]) -> li
     arguments = {"model": model.handle, "row": PAD, "values": values}
     questions = [Question("overwrite_embedding_row", arguments)]
     return questions + [
-        forward(model.handle, case.forms[0].call, mode="train", dtype=bench.dtype)
-        for case in cases
+        forward(model.handle, case.forms[0].call, mode="train", dtype=bench.dtype) for case in cases
     ]
 
 
@@ -176,7 +193,9 @@ def judge(
         if not model.sharpened:
             seen["smallest_response"] = min(seen["smallest_response"], float(rows.min()))
             if rows.min() < RESPONDS * bound / bench.tolerance:
-                padding.explain_silence(what, circumstances | {"moved": float(rows.min())}, findings)
+                padding.explain_silence(
+                    what, circumstances | {"moved": float(rows.min())}, findings
+                )
 
 
 def base_logits(bench: Bench, batch: Batch, value: Any) -> tuple[np.ndarray, float]:
@@ -186,9 +205,7 @@ def base_logits(bench: Bench, batch: Batch, value: Any) -> tuple[np.ndarray, flo
     return base, bench.tolerance * max(1.0, float(np.abs(base).max()))
 
 
-def difference(
-    bench: Bench, batch: Batch, form: Form, value: Any, base: np.ndarray
-) -> np.ndarray:
+def difference(bench: Bench, batch: Batch, form: Form, value: Any, base: np.ndarray) -> np.ndarray:
     """Return (rows, T) how far each real logit is from the batch as it is."""
     target = form.call["args"][-1]
     width = target.shape[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from grader.oracle import attention, layers, models, stacks, training
+from grader.oracle import attention, layers, models, slips, slips_stacks, stacks, training
 from grader.oracle.scope import Array, Scope, Trace
 from grader.parameters import ProbeConfig
 
@@ -56,6 +56,11 @@ def _residual_branch(scope: Scope, x: Array, matrix: Array) -> Array:
     return stacks.residual_branch(scope, x, lambda y: y @ matrix)
 
 
+def _wrong_residual_branch(scope: Scope, x: Array, matrix: Array, slip: str) -> Array:
+    """Residual branch around the sub-layer y -> y @ matrix, with a slip in it."""
+    return slips_stacks.wrong_residual_branch(scope, x, lambda y: y @ matrix, slip=slip)
+
+
 _FUNCTIONS: dict[str, Answer] = {
     "padding_mask": attention.padding_mask,
     "causal_mask": attention.causal_mask,
@@ -87,8 +92,21 @@ _MODULES: dict[str, Answer] = {
     "decoder_only": models.decoder_only,
 }
 
+# Answers with one slip in them, named by the argument `slip`.
+_WRONG: dict[str, Answer] = {
+    "wrong_multi_head_attention": slips.wrong_multi_head_attention,
+    "wrong_residual_branch": _wrong_residual_branch,
+    "wrong_encoder_block": slips_stacks.wrong_encoder_block,
+    "wrong_encoder": slips_stacks.wrong_encoder,
+    "wrong_decoder_block": slips_stacks.wrong_decoder_block,
+    "wrong_decoder": slips_stacks.wrong_decoder,
+    "wrong_causal_block": slips_stacks.wrong_causal_block,
+}
+
 ANSWERS: dict[str, Answer] = {
     **_FUNCTIONS,
+    "wrong_scaled_dot_product_attention": slips.wrong_attention,
+    **{name: _of_module(run) for name, run in _WRONG.items()},
     **{name: _of_module(run) for name, run in _MODULES.items()},
     **{f"{name}_activations": _activations(run) for name, run in _MODULES.items()},
     **{f"{name}_sharpening": _sharpening(run) for name, run in _MODULES.items()},

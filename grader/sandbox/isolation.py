@@ -26,7 +26,7 @@ LAYERS = ("landlock", "seccomp", "uid", "bwrap")
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 # What a zygote imports. Below bwrap the rest of the grader does not exist.
-WORKER_SIDE = ("__init__.py", "zygote.py", "worker.py", "probes.py", "frames.py", "sandbox")
+WORKER_SIDE = ("__init__.py", "zygote.py", "worker.py", "probes*.py", "frames.py", "sandbox")
 # A layer hides the grader's files when a confined process cannot read this one, which none needs.
 _WITNESS = _PACKAGE / "policy.py"
 
@@ -77,7 +77,7 @@ class Isolation:
         """
         if not self.active("bwrap"):
             return []
-        own = [str(_PACKAGE / name) for name in WORKER_SIDE if (_PACKAGE / name).exists()]
+        own = sorted(str(path) for name in WORKER_SIDE for path in _PACKAGE.glob(name))
         return _bwrap(self.uid, (*self.readable, *own, str(trees)), str(scratches))
 
     def plan(self, *, tree: Path, scratch: Path, limits: Limits) -> Plan:

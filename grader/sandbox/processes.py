@@ -86,12 +86,21 @@ def _living_below(pid: int) -> list[int]:
 def _ended(pid: int) -> bool:
     """Tell whether a process waits only to be buried."""
     if not sys.platform.startswith("linux"):
-        return False
+        return _ended_by_psutil(pid)
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name, in brackets, may hold anything, a bracket too.
             return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
     except (OSError, IndexError):
+        return True
+
+
+def _ended_by_psutil(pid: int) -> bool:
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
         return True
 
 

@@ -1,6 +1,7 @@
 """Task 6: what the model is asked, how its answer is judged, and how it learns."""
 
 import math
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -53,11 +54,12 @@ def teacher_forcing(
     if not answers:
         raise ValueError("teacher forcing needs at least one answer, got none")
     longest = max(map(len, answers))
-    rows = [
-        [bos_id, *answer, eos_id, *[pad_id] * (longest - len(answer))] for answer in answers
-    ]
-    framed = torch.tensor(rows)  # (B, T + 1)
-    targets = framed[:, 1:]
+    ids: list[int] = []
+    for answer in answers:
+        ids += [bos_id, *answer, eos_id] + [pad_id] * (longest - len(answer))
+    # An array of 8-byte integers becomes a tensor much faster than a list does.
+    framed = torch.frombuffer(array("q", ids), dtype=torch.int64).view(len(answers), -1)
+    targets = framed[:, 1:]  # (B, T)
     # The EOS of a shorter row is answered, never read.
     decoder_inputs = framed[:, :-1].masked_fill(targets == pad_id, pad_id)
     return TeacherForcing(decoder_inputs, targets)

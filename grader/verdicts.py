@@ -1,0 +1,174 @@
+"""Compare what a case got with what it must get, and add up the comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from grader.corpus import Catch, Hostile
+
+Tree = dict[str, Any]
+# Statuses of a check that speak against the submission.
+CAUGHT = ("failed", "error", "timeout", "out_of_memory", "crashed", "protocol")
+# Codes that say what was seen without a cause; they never count as a cause that was named.
+NO_CAUSE = ("values_differ", "raised")
+BREACHED = "Breached"
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What the diagnosis of a wrong case was, beside what it must be: (part, code)."""
+
+    expected: tuple[str, str]
+    got: tuple[str, str]
+
+    @property
+    def part(self) -> bool:
+        """Tell whether the right part was named."""
+        return self.expected[0] == self.got[0]
+
+    @property
+    def cause(self) -> bool:
+        """Tell whether the right cause was named."""
+        return self.expected == self.got and self.got[1] not in NO_CAUSE
+
+
+@dataclass
+class Result:
+    """One case's end; it is as expected when there is no problem."""
+
+    name: str
+    kind: str
+    title: str
+    problems: list[str] = field(default_factory=list)
+    namings: list[Naming] = field(default_factory=list)
+    skipped: str = ""
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """Return "as expected", "skipped" or "mismatch"."""
+        return "mismatch" if self.problems else "skipped" if self.skipped else "as expected"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain values."""
+        return {"verdict": self.verdict} | asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Result:
+        """Return the result that `to_json` wrote."""
+        namings = [Naming(tuple(n["expected"]), tuple(n["got"])) for n in values["namings"]]
+        return cls(**{k: v for k, v in values.items() if k != "verdict"} | {"namings": namings})
+
+
+def checks(tree: Tree) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every check with its place: a stub id or the name of its gate."""
+    for entry in (*tree["parts"], *tree["stretch"], *tree["gates"]):
+        for check in entry["checks"]:
+            yield check["stub"] or entry["name"], check
+
+
+def caught(tree: Tree, place: str) -> dict[str, Any] | None:
+    """Return the first check of `place` that caught the submission."""
+    return next((c for at, c in checks(tree) if at == place and c["status"] in CAUGHT), None)
+
+
+def compare_catch(catch: Catch, tree: Tree, result: Result) -> None:
+    """Compare a wrong submission with what must catch it, and how."""
+    compare_run(tree, result)
+    if tree["passed"]:
+        result.problems.append("it was accepted")
+    found = sorted({at for at, check in checks(tree) if check["status"] in CAUGHT})
+    for place in catch.caught_by:
+        if place not in found:
+            others = ", ".join(found) or "none"
+            result.problems.append(f"expected {place} to catch it, got {others}")
+    first = caught(tree, catch.caught_by[0]) or {}
+    diagnosis = first.get("diagnosis") or {"part": "none", "code": "none"}
+    expected = (catch.part, catch.code)
+    naming = Naming(expected, (diagnosis["part"], diagnosis["code"]))
+    result.namings.append(naming)
+    if naming.got != expected:
+        words = [f"{part}/{code}" for part, code in (expected, naming.got)]
+        result.problems.append(
+            f"{catch.caught_by[0]}: expected the diagnosis {words[0]}, got {words[1]}: "
+            f"{first.get('summary', 'it did not fail')}"
+        )
+
+
+def compare_right(loses: Collection[str], tree: Tree, trained: bool, result: Result) -> None:
+    """Compare a right submission with full marks, but for the stubs it loses."""
+    compare_run(tree, result)
+    for place, check in checks(tree):
+        lost = place in loses and check["status"] == "failed"
+        if check["status"] != "passed" and not lost:
+            result.problems.append(
+                f"{place}: expected passed, got {check['status']}: {check['summary']}"
+            )
+    for place in loses:
+        found = caught(tree, place)
+        code = ((found or {}).get("diagnosis") or {}).get("code", "no failure")
+        if code != "constructor_changed":
+            result.problems.append(f"{place}: expected constructor_changed, got {code}")
+    passed = tree["gates_passed"] if loses else tree["passed"]
+    if trained and not passed:
+        result.problems.append("it was not accepted")
+    for flag in tree["integrity"]["flags"]:
+        result.problems.append(f"flagged {flag['code']}: {flag['message']}")
+
+
+def compare_hostile(case: Hostile, tree: Tree, result: Result) -> None:
+    """Compare what a hostile submission earned, and what was seen of it."""
+    compare_run(tree, result)
+    score = tree["score"] or 0
+    if not case.min_score <= score <= case.max_score:
+        result.problems.append(
+            f"expected {case.min_score:g} to {case.max_score:g} points, got {score:g}"
+        )
+    entries = {e.get("task", e["name"]): e for e in (*tree["parts"], *tree["stretch"])}
+    entries |= {e["name"]: e for e in tree["gates"]}
+    for place, status in (case.statuses or {}).items():
+        if entries[place]["status"] != status:
+            result.problems.append(
+                f"{place}: expected {status}, got {entries[place]['status']}: "
+                f"{entries[place]['summary']}"
+            )
+    codes = [flag["code"] for flag in tree["integrity"]["flags"]]
+    for code in case.flags:
+        if code not in codes:
+            result.problems.append(f"expected the flag {code}, got {', '.join(codes) or 'none'}")
+    notes = "\n".join(tree["submission"]["notes"])
+    for words in case.notes:
+        if words not in notes:
+            result.problems.append(f"expected a note with {words!r}, got {notes or 'none'}")
+    for place, check in checks(tree):
+        if BREACHED in str(check):
+            result.problems.append(f"{place}: it reached what it must not: {check['summary']}")
+
+
+def compare_run(tree: Tree, result: Result) -> None:
+    """Note every fault of the grader itself."""
+    if tree["grader_error"]:
+        result.problems.append(f"the grader failed: {tree['grader_error']}")
+    if not tree["complete"]:
+        result.problems.append("the grading did not finish")
+
+
+def tally(results: Iterable[Result]) -> dict[str, dict[str, int]]:
+    """Count the verdicts of each kind."""
+    counts: dict[str, dict[str, int]] = {}
+    for result in results:
+        own = counts.setdefault(result.kind, {"as expected": 0, "mismatch": 0, "skipped": 0})
+        own[result.verdict] += 1
+    return counts
+
+
+def accuracy(results: Iterable[Result]) -> dict[str, int]:
+    """Count how often the right part and the right cause of a wrong case were named."""
+    namings = [naming for result in results for naming in result.namings]
+    return {
+        "diagnoses": len(namings),
+        "part named": sum(naming.part for naming in namings),
+        "cause named": sum(naming.cause for naming in namings),
+    }

@@ -1,0 +1,255 @@
+"""Grade the corpus and compare every verdict with the one that its case expects.
+
+The cases are spread over processes, each with one warm referee: `python -m grader.verify` reads
+case files from its input, one a line, and writes a line of JSON for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from grader import corpus, patching, settings
+from grader.containment import Traps
+from grader.corpus import Case, Hostile, Right, Wrong
+from grader.engine import Referee, Request
+from grader.intake import IntakeError
+from grader.result import write_json
+from grader.verdicts import Result, accuracy, compare_catch, compare_hostile, compare_right, tally
+
+LAST_GATE = {True: 4, False: 3}
+
+
+class Judge:
+    """Grades cases with one referee that it keeps warm."""
+
+    def __init__(self, lab: settings.Settings, isolation: str) -> None:
+        """Start the referee."""
+        self.lab = lab
+        self.referee = Referee(lab, isolation)
+
+    def close(self) -> None:
+        """End the referee."""
+        self.referee.close()
+
+    def judge(self, case: Case) -> Result:
+        """Grade `case` once, or once for each handling of given files that it speaks of."""
+        began = time.monotonic()
+        result = Result(case.name, case.kind, case.title)
+        try:
+            self._judge(case, result)
+        except IntakeError as error:
+            result.problems.append(f"it cannot be graded: {error}")
+        result.seconds = round(time.monotonic() - began, 2)
+        return result
+
+    def _judge(self, case: Case, result: Result) -> None:
+        if isinstance(case, Right):
+            compare_right(case.loses, self._grade(case), case.trains, result)
+        elif isinstance(case, Hostile):
+            self._hostile(case, result)
+        elif isinstance(case, Wrong):
+            tree = self._grade(case)
+            if case.catch is not None:
+                compare_catch(case.catch, tree, result)
+            else:
+                compare_right((), tree, case.trains, result)
+                notes = " ".join(tree["submission"]["notes"])
+                result.problems += [
+                    f"no note says that {edit.file} was replaced by the original"
+                    for edit in case.edit
+                    if edit.file not in notes
+                ]
+            if case.given_submitted is not None:
+                tree = self._grade(case, given="submitted")
+                compare_catch(case.given_submitted, tree, result)
+
+    def _hostile(self, case: Hostile, result: Result) -> None:
+        layers = self.referee.isolation.layers
+        missing = [name for name in case.needs if layers.get(name) != "active"]
+        if missing:
+            result.skipped = f"needs {', '.join(missing)}"
+            return
+        with Traps(self.referee) as traps:
+            tree = self._grade(case, words=traps.words, question_s=case.question_s)
+            compare_hostile(case, tree, result)
+            with tempfile.TemporaryDirectory(prefix="grader-case-") as out:
+                request = Request(patching.SOLUTION, Path(out), tasks=frozenset({"1"}), gates=0)
+                control = self.referee.grade(request)
+            result.problems += traps.sprung()
+        if control["parts"][0]["status"] != "passed":
+            result.problems.append("the next submission was not graded as it should be")
+
+    def _grade(
+        self,
+        case: Case,
+        *,
+        given: Literal["original", "submitted"] = "original",
+        words: Mapping[str, str] | None = None,
+        question_s: float | None = None,
+    ) -> dict[str, Any]:
+        limits = self.lab.limits
+        if question_s is not None:
+            limits = replace(limits, question_s=question_s)
+        self.referee.adopt(replace(self.lab, given=given, limits=limits))
+        with tempfile.TemporaryDirectory(prefix="grader-case-") as folder:
+            path = Path(folder, case.name)
+            tree = patching.patched(case.base, case.edit, case.file, case.delete, words)
+            patching.write(tree, path)
+            request = Request(path, Path(folder, "out"), gates=LAST_GATE[case.trains])
+            return self.referee.grade(request)
+
+
+def serve(isolation: str) -> None:
+    """Judge the case files named on standard input, one result a line."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    judge = Judge(settings.load(), isolation)
+    try:
+        for line in sys.stdin:
+            case = corpus.read(Path(line.strip()), judge.lab)
+            print(json.dumps(judge.judge(case).to_json()), file=answers, flush=True)
+    finally:
+        judge.close()
+
+
+class Bench:
+    """A process that judges cases, one after another."""
+
+    def __init__(self, isolation: str = "auto") -> None:
+        """Start it."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "grader.verify", isolation],
+            cwd=patching.ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def judge(self, file: Path) -> Result:
+        """Return the result of the case in `file`.
+
+        Raises:
+            RuntimeError: The process ended; why stands on standard error.
+        """
+        assert self.process.stdin and self.process.stdout
+        try:
+            self.process.stdin.write(f"{file}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # there will be no answer either
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the process that judged {file} ended with {self.process.wait()}")
+        return Result.from_json(json.loads(line))
+
+    def close(self) -> None:
+        """End it and every worker below it."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def judge_all(
+    cases: Iterable[Case], isolation: str, jobs: int, heard: Callable[[Result], None]
+) -> list[Result]:
+    """Judge the cases on `jobs` processes, those that train first."""
+    benches: SimpleQueue[Bench] = SimpleQueue()
+    opened = [Bench(isolation) for _ in range(jobs)]
+    for bench in opened:
+        benches.put(bench)
+
+    def one(case: Case) -> Result:
+        bench = benches.get()
+        try:
+            return bench.judge(corpus.CORPUS / case.kind / case.name / "case.toml")
+        finally:
+            benches.put(bench)
+
+    results = []
+    with ThreadPoolExecutor(jobs) as pool:
+        ordered = sorted(cases, key=lambda case: (not case.trains, case.kind, case.name))
+        for future in as_completed([pool.submit(one, case) for case in ordered]):
+            results.append(future.result())
+            heard(results[-1])
+    for bench in opened:
+        bench.close()
+    return sorted(results, key=lambda result: (result.kind, result.name))
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run `python -m grader verify` and return its exit code."""
+    kinds = [options.kind] if options.kind else list(corpus.KINDS)
+    cases = corpus.load(settings.load(), kinds=kinds)
+    unknown = sorted(set(options.names) - {case.name for case in cases})
+    if unknown:
+        raise corpus.CorpusError(f"expected names of cases, got {', '.join(unknown)}")
+    if options.names:
+        cases = [case for case in cases if case.name in options.names]
+    share, shares = options.shard
+    cases = cases[share - 1 :: shares]
+    console = Console(highlight=False)
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    ) as progress:  # fmt: skip
+        bar = progress.add_task("judging", total=len(cases))
+
+        def heard(result: Result) -> None:
+            progress.advance(bar)
+            name = f"{result.kind}/{result.name}"
+            if result.problems or not console.is_terminal:
+                line = f"{result.verdict:>11}  {name}  {result.seconds:.1f} s"
+                console.print(Text(line), soft_wrap=True)
+
+        began = time.monotonic()
+        results = judge_all(cases, options.isolation, options.jobs, heard)
+    write_json(
+        options.out / "verify.json",
+        {"cases": tally(results), "accuracy": accuracy(results),
+         "seconds": round(time.monotonic() - began, 1),
+         "results": [result.to_json() for result in results]},
+    )  # fmt: skip
+    show(results, console)
+    console.print(Text(f"full result: {options.out / 'verify.json'}"), style="dim")
+    return 1 if any(result.problems for result in results) else 0
+
+
+def show(results: list[Result], console: Console) -> None:
+    """Print the counts, the accuracy of the diagnoses, and every mismatch."""
+    table = Table("kind", "as expected", "mismatch", "skipped", box=None)
+    for kind, counts in tally(results).items():
+        table.add_row(kind, *(str(count) for count in counts.values()))
+    console.print(table)
+    counts = accuracy(results)
+    for what in ("part named", "cause named"):
+        if counts["diagnoses"]:
+            share = 100 * counts[what] / counts["diagnoses"]
+            console.print(f"right {what}: {counts[what]} of {counts['diagnoses']} ({share:.1f}%)")
+    for result in results:
+        if result.skipped:
+            console.print(Text(f"skipped {result.kind}/{result.name}: {result.skipped}"))
+        for problem in result.problems:
+            line = f"mismatch {result.kind}/{result.name}: {problem}"
+            console.print(Text(line, style="red"), soft_wrap=True)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,0 +1,130 @@
+"""`lab.toml` is read whole, and every value that cannot be is refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from grader import settings
+from transformer import config
+
+TEXT = settings.LAB_FILE.read_text(encoding="utf-8")
+
+
+def changed(folder: Path, old: str, new: str) -> Path:
+    """Write lab.toml with one text replaced."""
+    assert TEXT.count(old) == 1, old
+    path = folder / "lab.toml"
+    path.write_text(TEXT.replace(old, new), encoding="utf-8")
+    return path
+
+
+def test_recipe_is_the_packages() -> None:
+    assert asdict(settings.load().recipe) == asdict(config.LAB_RECIPE)
+
+
+def test_sizes_are_the_packages() -> None:
+    sizes = asdict(settings.load().model)
+    assert sizes == {name: getattr(config.LAB, name) for name in sizes}
+
+
+def test_points_of_each_task_are_the_design() -> None:
+    tasks: dict[str, Fraction] = {}
+    for stub in settings.load().points.stubs:
+        tasks[stub.task] = tasks.get(stub.task, Fraction(0)) + stub.points
+    assert tasks == {"1": 6, "2": 8, "3": 4, "4": 7, "5": 7, "6": 8}
+
+
+def test_points_add_up_to_the_maximum() -> None:
+    points = settings.load().points
+    parts = sum((stub.points for stub in points.stubs), Fraction(0))
+    assert (parts, points.gate * 4, points.maximum) == (40, 60, 100)
+
+
+def test_points_are_exact(tmp_path: Path) -> None:
+    path = changed(tmp_path, '["padding_mask"], gate = 2, points = 2',
+                   '["padding_mask"], gate = 2, points = 1.7')  # fmt: skip
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('sk"], gate = 1, points = 2', 'sk"], gate = 1, points = 2.3'))
+    stubs = settings.load(path).points.stubs
+    assert [stub.points for stub in stubs[:2]] == [Fraction(17, 10), Fraction(23, 10)]
+
+
+def test_salt_comes_from_the_environment_first() -> None:
+    assert settings.load(environment={"GRADER_SALT": " pepper "}).salt == "pepper"
+    assert settings.load(environment={"GRADER_SALT": " "}).salt == "transformer-lab"
+    assert settings.load(environment={}).salt == "transformer-lab"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('given = "original"', 'given = "theirs"',
+         'lab.toml.given: expected "original" or "submitted", got \'theirs\''),
+        ("\nsteps = 300", "\nsteps = 0",
+         "lab.toml.recipe.steps: expected an integer >= 1, got 0"),
+        ("\nsteps = 300", "\nsteps = 3e2",
+         "lab.toml.recipe.steps: expected an integer >= 1, got 3E+2"),
+        ("\nsteps = 300", "\nsteps = true",
+         "lab.toml.recipe.steps: expected an integer >= 1, got True"),
+        ("\nsteps = 300", "",
+         "lab.toml.recipe.steps: expected an integer >= 1, got nothing"),
+        ("\nsteps = 300", "\nsteps = 300\npace = 2",
+         "lab.toml.recipe: expected only the keys steps, batch_size, learning_rate, "
+         "warmup_fraction, weight_decay, clip_norm, betas, got 'pace'"),
+        ("learning_rate = 2e-2", "learning_rate = inf",
+         "lab.toml.recipe.learning_rate: expected a number > 0, got Infinity"),
+        ("betas = [0.9, 0.95]", "betas = [0.9]",
+         "lab.toml.recipe.betas: expected a list of 2, each a number >= 0 and <= 1, got "
+         "[0.9]"),
+        ("betas = [0.9, 0.95]", "betas = [0.9, 1.5]",
+         "lab.toml.recipe.betas[1]: expected a number >= 0 and <= 1, got 1.5"),
+        ("exact_match = 0.95", 'exact_match = "most"',
+         'lab.toml.accuracy.exact_match: expected a number >= 0 and <= 1, got \'most\''),
+        ("num_layers = [1, 2]", "num_layers = []",
+         "lab.toml.invariance.num_layers: expected a list of 1 or more, each an integer >= 1, "
+         "got []"),
+        ("max_length = 7", "max_length = 2",
+         "lab.toml.data.max_length: expected at least min_length = 3, got 2"),
+        ("d_model = 32", "d_model = 30",
+         "lab.toml.model.d_model: expected a multiple of num_heads = 4, got 30"),
+        ("maximum = 100", "maximum = 101",
+         'lab.toml.points.maximum: expected the sum of stubs and gates, 100, got 101'),
+        ('id = "1.2"', 'id = "1.1"', 'lab.toml.points: expected every id once, got \'1.1\''),
+        ('id = "1.2"', 'id = "7.2"',
+         'lab.toml.points.stubs[1].id: expected a text such as 2.1, got \'7.2\''),
+        ('id = "1.2", file = "masks.py"', 'id = "1.2", file = "mask.py"',
+         'lab.toml.points.stubs 1.2: expected masks.py, the file of task 1, got \'mask.py\''),
+        ('"padding_invariance", ', "",
+         "lab.toml.points.gates: expected four different names, got ['future_independence', "
+         "'finite_gradients', 'greedy_accuracy']"),
+    ],
+)  # fmt: skip
+def test_impossible_value_is_refused_by_name(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    with pytest.raises(settings.SettingsError) as caught:
+        settings.load(changed(tmp_path, old, new))
+    assert str(caught.value) == message
+
+
+def test_table_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lab.toml"
+    path.write_text('name = "x"\ngiven = "original"\nsalt = "y"\nmodel = 5\n')
+    with pytest.raises(settings.SettingsError, match="lab.toml.model: expected a table, got 5"):
+        settings.load(path)
+
+
+def test_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lab.toml"
+    path.write_text("steps: 300\n")
+    with pytest.raises(settings.SettingsError, match="lab.toml: expected a TOML file, got: "):
+        settings.load(path)
+
+
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(settings.SettingsError, match="absent.toml: expected a TOML file, got: "):
+        settings.load(tmp_path / "absent.toml")
