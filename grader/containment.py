@@ -76,6 +76,7 @@ class Traps:
             "SECRET": str(self.secret),
         }
         self.processes = self._processes()
+        self.folders = self._folders()
         self.digest = self._digest()
         self.resident = psutil.Process().memory_info().rss
 
@@ -95,7 +96,6 @@ class Traps:
 
     def sprung(self) -> Iterator[str]:
         """Yield one sentence for everything that the attack reached or left behind."""
-        workshop = self.referee.workshop
         after = self._processes()
         # A zygote that was killed has been replaced by another.
         if len(after) > len(self.processes):
@@ -106,9 +106,8 @@ class Traps:
                 for name in os.listdir(folder):
                     if self.token in name:
                         yield f"left {Path(folder, name)}"
-        for home in (workshop.trees, workshop.scratches):
-            for path in home.iterdir():
-                yield f"left its own folder {path}"
+        for path in self._folders() - self.folders:
+            yield f"left its own folder {path}"
         for what, listener in self.listeners.items():
             if listener.count:
                 yield f"connected to a {what} {listener.count} times"
@@ -118,6 +117,11 @@ class Traps:
         limit = REPLIES_HELD * self.referee.settings.limits.reply_mib << 20
         if growth > limit:
             yield f"made the referee grow by {growth >> 20} MiB, more than {limit >> 20} MiB"
+
+    def _folders(self) -> set[Path]:
+        """Return the staged trees and scratch folders that stand."""
+        workshop = self.referee.workshop
+        return {*workshop.trees.iterdir(), *workshop.scratches.iterdir()}
 
     def _processes(self) -> set[int]:
         """Return the processes that began in this workshop, wherever they are by now."""

@@ -149,7 +149,7 @@ class Hostile(Case):
     statuses: dict[str, Word] | None = None
     flags: tuple[Word, ...] = ()
     notes: tuple[str, ...] = ()
-    needs: tuple[Word, ...] = ()
+    needs: tuple[Literal["contained", "landlock", "seccomp", "uid", "bwrap"], ...] = ()
     question_s: Annotated[float, Range(1)] | None = None
 
     def check(self, places: Collection[str]) -> None:

@@ -16,7 +16,6 @@ from grader.invariance import DTYPE_WORDS
 from grader.parameters import ProbeConfig
 from grader.result import CheckFailed, Diagnosis, Outcome
 from grader.submission import (
-    TASK_FILES,
     Question,
     StudentError,
     Submission,
@@ -276,5 +275,3 @@ def without(causes: Causes, names: Iterable[str]) -> Causes:
     left = set(names)
     return {name: why for name, why in causes.items() if name not in left}
 
-
-__all__ = ["TASK_FILES", "Case", "Trial", "ask", "built_on", "must_raise", "try_modules"]

@@ -17,7 +17,7 @@ from grader.schema import Pattern, SchemaError
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTION = ROOT / "solution"
 
-Inside = Annotated[str, Pattern(r"(?!/)(?!.*\.\./).+", "that stays inside the tree")]
+Inside = Annotated[str, Pattern(r"(?s)(?!/)(?!.*\.\./).+", "that stays inside the tree")]
 Tree = dict[str, bytes | PurePosixPath]
 
 

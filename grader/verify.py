@@ -81,8 +81,9 @@ class Judge:
                 compare_catch(case.given_submitted, tree, result)
 
     def _hostile(self, case: Hostile, result: Result) -> None:
-        layers = self.referee.isolation.layers
-        missing = [name for name in case.needs if layers.get(name) != "active"]
+        isolation = self.referee.isolation
+        layers = {**isolation.layers, "contained": "active" if isolation.contained else "no"}
+        missing = [name for name in case.needs if layers[name] != "active"]
         if missing:
             result.skipped = f"needs {', '.join(missing)}"
             return
@@ -113,7 +114,10 @@ class Judge:
             tree = patching.patched(case.base, case.edit, case.file, case.delete, words)
             patching.write(tree, path)
             request = Request(path, Path(folder, "out"), gates=LAST_GATE[case.trains])
-            return self.referee.grade(request)
+            found = self.referee.grade(request)
+            if json.loads((request.out / "results.json").read_bytes()) != found:
+                raise RuntimeError(f"{case.name}: results.json is not what was found")
+            return found
 
 
 def serve(isolation: str) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader.compare import Suspect, judge
+from grader.compare import Suspect, fail, judge
 from grader.draws import Draws
 from grader.expectations import Ask
-from grader.submission import Submission, tensor
+from grader.parts import must_raise, returned
+from grader.submission import Submission, call, tensor
 
 FLIPPED = "it is the opposite: the lab's masks say True where a token may be attended to."
 POLARITY = "Compare with the sentence on polarity at the top of masks.py."
@@ -56,6 +57,15 @@ def test_padding_mask_without_padding_id_hides_nothing(
                  advice="Without a padding id every token is an ordinary one.")  # fmt: skip
 
 
+@pytest.mark.part("1.1")
+def test_padding_mask_refuses_ids_that_are_no_batch(submission: Submission) -> dict[str, Any]:
+    """padding_mask raises ValueError for ids that are not 2-dimensional."""
+    asked = [call("masks.padding_mask", np.ones(shape, int), 0) for shape in ((5,), (2, 3, 5))]
+    for answer in submission.attempt(*asked):
+        must_raise(answer, "ValueError", "padding_mask with ids of 1 or 3 dimensions", "masks")
+    return {"refused": len(asked)}
+
+
 @pytest.mark.part("1.2")
 @pytest.mark.parametrize("sizes", [(5, 5, 0), (3, 7, 4), (1, 5, 4), (7, 3, 0), (2, 11, 5)])
 def test_causal_mask_hides_later_positions(
@@ -91,3 +101,127 @@ def test_causal_mask_hides_later_positions(
     return judge(got, want, what=what, part="masks", suspects=suspects,
                  advice="Rows are queries, columns are keys; True where the key is no later "
                         "than the query.")  # fmt: skip
+
+
+@pytest.mark.part("1.2")
+def test_causal_mask_refuses_empty_sides(submission: Submission) -> dict[str, Any]:
+    """causal_mask raises ValueError where there is no query or no key."""
+    asked = [call("masks.causal_mask", *sizes) for sizes in ((0, 5), (3, 0))]
+    for answer in submission.attempt(*asked):
+        must_raise(answer, "ValueError", "causal_mask without queries or keys", "masks")
+    return {"refused": len(asked)}
+
+
+Given = dict[str, np.ndarray]
+AXES = "Look at the axes it inserts: batch, head, query and key have one place each."
+EVERY = "Look at what happens to each of the masks that were given."
+# Masks that are given, by the shapes (B, H, T, S) they are for; square ones tell axes apart.
+TOGETHER: list[tuple[tuple[int, int, int, int], dict[str, str]]] = [
+    ((2, 3, 5, 5), {"key_valid": "BS"}),
+    ((2, 3, 5, 7), {"causal": "TS"}),
+    ((2, 3, 5, 7), {"attention_mask": "TS"}),
+    ((3, 3, 5, 7), {"attention_mask": "BTS"}),
+    ((2, 3, 5, 7), {"attention_mask": "BHTS"}),
+    ((2, 3, 5, 7), {"attention_mask": "1HTS"}),
+    ((2, 3, 5, 5), {"key_valid": "BS", "causal": "TS"}),
+    ((2, 3, 5, 7), {"attention_mask": "TS", "causal": "TS"}),
+    ((2, 3, 5, 7), {"attention_mask": "B1TS", "key_valid": "BS"}),
+    ((2, 3, 5, 7), {"attention_mask": "BTS", "key_valid": "BS", "causal": "TS"}),
+    ((2, 3, 5, 7), {"attention_mask": "BHTS", "key_valid": "BS", "causal": "TS"}),
+]
+
+
+@pytest.mark.part("1.3")
+def test_combine_masks_allows_what_every_mask_allows(
+    submission: Submission, rng: Draws, expected: Ask
+) -> dict[str, Any]:
+    """combine_masks allows a key exactly where every mask that was given allows it."""
+    cases = [(full, _drawn(rng.child(str(i)), full, given))
+             for i, (full, given) in enumerate(TOGETHER)]  # fmt: skip
+    answers = submission.attempt(*[call("masks.combine_masks", **given) for _, given in cases])
+    for (full, given), answer in zip(cases, answers, strict=True):
+        what = f"combine_masks({', '.join(f'{k} {v.shape}' for k, v in given.items())})"
+        got = returned(answer, what, "masks")
+        want = np.broadcast_to(expected("combine_masks", **given)["value"], full)
+        judge(_spread(got, full, what), want, what=what, part="masks",
+              suspects=_suspects(given, full), advice=EVERY)  # fmt: skip
+    return {"combinations": len(cases)}
+
+
+def _drawn(rng: Draws, full: tuple[int, ...], axes: dict[str, str]) -> Given:
+    sizes = dict(zip("BHTS1", (*full, 1), strict=True))
+    shapes = {name: tuple(sizes[axis] for axis in letters) for name, letters in axes.items()}
+    return {name: rng.child(name).integers(shape, 0, 3) > 0 for name, shape in shapes.items()}
+
+
+def _spread(got: Any, full: tuple[int, ...], what: str) -> np.ndarray:
+    """Return a combined mask of 4 dimensions, broadcast to (B, H, T, S)."""
+    fits = (
+        isinstance(got, np.ndarray)
+        and got.ndim == 4
+        and all(size in (1, whole) for size, whole in zip(got.shape, full, strict=True))
+    )
+    if not fits and isinstance(got, np.ndarray):
+        fail("wrong_shape", "masks", f"{what}: its shape {got.shape} does not broadcast to "
+             f"(B, H, T, S) = {full} with four dimensions.", AXES)  # fmt: skip
+    shape = got.shape if fits else full
+    return np.broadcast_to(tensor(got, shape, what, "masks", "b"), full)
+
+
+def _suspects(given: Given, full: tuple[int, ...]) -> list[Suspect]:
+    """Return what the usual slips make of these masks."""
+    placed = {name: _placed(mask) for name, mask in given.items()}
+    masks = [np.broadcast_to(mask, full) for mask in placed.values()]
+    found = [
+        Suspect("combined_with_or", np.logical_or.reduce(masks),
+                "it allows what any of the masks allows.", EVERY),
+        Suspect("mask_polarity_flipped", ~np.logical_and.reduce(masks), FLIPPED, POLARITY),
+    ]  # fmt: skip
+    for name in given:
+        others = [mask for other, mask in zip(given, masks, strict=True) if other != name]
+        without = np.logical_and.reduce([np.ones(full, bool), *others])
+        found.append(Suspect(f"{name}_dropped", without, f"it ignores {name}.", EVERY))
+    if "key_valid" in given and full[2] == full[3]:
+        rest = [mask for name, mask in zip(given, masks, strict=True) if name != "key_valid"]
+        queries = np.logical_and.reduce([given["key_valid"][:, None, :, None], *rest, masks[0] | 1])
+        found.append(Suspect("key_valid_on_queries", queries, "key_valid hides queries, not keys: "
+                             "it lies along the wrong axis.", AXES))  # fmt: skip
+    if given.get("attention_mask", np.ones(1)).ndim == 3 and full[0] == full[1]:
+        heads = np.broadcast_to(given["attention_mask"][None], full)
+        found.append(Suspect("batch_axis_on_heads", heads, "it takes the batch axis of a "
+                             "3-dimensional mask for the head axis.", AXES))  # fmt: skip
+    return found
+
+
+def _placed(mask: np.ndarray) -> np.ndarray:
+    """Give a mask its four dimensions; (B, S) is told by its 2 or 3 rows."""
+    if mask.ndim == 2 and len(mask) < 5:
+        return mask[:, None, None]
+    return mask[:, None] if mask.ndim == 3 else mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+
+
+@pytest.mark.part("1.3")
+def test_combine_masks_without_masks_is_none(submission: Submission) -> dict[str, Any]:
+    """combine_masks without any mask returns None: nothing is hidden."""
+    got = submission.call("masks.combine_masks")
+    if got is not None:
+        fail("no_mask_not_none", "masks", "combine_masks(): expected None, got something else.",
+             "A mask that was not given forbids nothing.")  # fmt: skip
+    return {"value": None}
+
+
+@pytest.mark.part("1.3")
+def test_combine_masks_refuses_other_masks(submission: Submission) -> dict[str, Any]:
+    """combine_masks raises TypeError for a mask that is not bool, ValueError for a wrong shape."""
+    good, number = np.ones((5, 7), bool), {"int64": 1, "float64": 1.0, "uint8": np.uint8(1)}
+    wrong: list[tuple[str, str, str, Given]] = [
+        ("TypeError", name, f"of dtype {dtype}", {name: np.full((5, 7), number[dtype])})
+        for name, dtype in zip(("attention_mask", "key_valid", "causal"), number, strict=True)
+    ]
+    wrong += [("ValueError", "attention_mask", "of 1 dimension", {"attention_mask": good[0]}),
+              ("ValueError", "key_valid", "of 3 dimensions", {"key_valid": good[None]}),
+              ("ValueError", "causal", "of 3 dimensions", {"causal": good[None]})]  # fmt: skip
+    answers = submission.attempt(*[call("masks.combine_masks", **given) for *_, given in wrong])
+    for (error, name, trait, _), answer in zip(wrong, answers, strict=True):
+        must_raise(answer, error, f"combine_masks with {name} {trait}", "masks")
+    return {"refused": len(wrong)}

@@ -1,0 +1,262 @@
+"""From gradients to verdicts: what is finite, what is silent and why, what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from grader.compare import fail
+from grader.influence import Findings, blamed
+from grader.invariance import Bench, Model
+from grader.settings import Settings
+from grader.submission import StudentError, Submission
+
+CALLS = (
+    "an unpadded batch", "a padded batch", "rows of length 1", "mostly padded rows",
+    "logits in the thousands",
+)  # fmt: skip
+ORDINARY = 2
+# A loss in float32 is known to about 1e-7 of itself, the difference to that over the step.
+FLOAT32_ALLOWANCE = 10.0
+STACKS = {"encoder": "encoder", "decoder": "decoder", "stack": "decoder"}
+PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
+
+
+@dataclass
+class Learning:
+    """What every judgement of this gate needs."""
+
+    submission: Submission
+    lab: Settings
+    findings: Findings
+    seen: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """One model's answer: losses (C,) and gradient norms (C, P), -1 for none, NaN not finite."""
+
+    names: tuple[str, ...]
+    frozen: tuple[str, ...]
+    losses: np.ndarray
+    norms: np.ndarray
+    circumstances: dict[str, Any]
+
+    def table(self, call: int) -> dict[str, Any]:
+        """Return the norm of every gradient of one call by name, None where there is none."""
+        norms = self.norms[call]
+        return {
+            name: None if norm < 0 else float(norm)
+            for name, norm in zip(self.names, norms, strict=True)
+        }
+
+    def smallest(self, bench: Bench) -> float:
+        """Return the smallest norm of an ordinary call among gradients that must not be 0."""
+        kept = [i for i, name in enumerate(self.names) if not name.endswith("bias")]
+        norms = self.norms[:ORDINARY, kept]
+        return float(norms.min(initial=np.inf))
+
+
+def read(bench: Bench, model: Model, mode: str, answer: dict[str, Any], calls: int) -> Found:
+    """Return the answer of the probe `gradients`, whose forms are checked here."""
+    names = tuple(str(name) for name in answer["names"])
+    losses, norms = np.asarray(answer["losses"]), np.asarray(answer["norms"])
+    if losses.shape != (calls,) or norms.shape != (calls, len(names)):
+        fail("no_tensor", "training", "the gradients did not come as numbers.",
+             "Return a scalar tensor from masked_cross_entropy.")  # fmt: skip
+    circumstances = bench.describe(model, mode, padded=False)
+    del circumstances["batch"]
+    return Found(names, tuple(map(str, answer["frozen"])), losses, norms, circumstances)
+
+
+def judge_finite(found: Found) -> None:
+    """Fail on the first loss or gradient that is not finite."""
+    for call, (loss, norms) in enumerate(zip(found.losses, found.norms, strict=True)):
+        witness = found.circumstances | {"batch": CALLS[call], "loss": float(loss)}
+        if not np.isfinite(loss):
+            part, advice = "training", (
+                "Look at how masked_cross_entropy turns logits into a loss: a logarithm of a "
+                "softmax loses what the logits still hold.")  # fmt: skip
+            if CALLS[call] != CALLS[-1]:
+                part, advice = "attention", (
+                    "Find the first operation that makes it: often a softmax over a row with no "
+                    "allowed key, or a division by zero.")  # fmt: skip
+            fail("loss_not_finite", part, f"{CALLS[call]}: the loss is {loss}.", advice, witness)
+        bad = [name for name, norm in zip(found.names, norms, strict=True) if np.isnan(norm)]
+        if bad:
+            fail(
+                "gradient_not_finite", "attention",
+                f"{CALLS[call]}: the loss is finite, but the gradient of {bad[0]} is not "
+                f"({len(bad)} of {len(found.names)} parameters).",
+                "Look for an operation whose value is fine and whose slope is not: a softmax over "
+                "a row of -inf, a root or logarithm of 0, NaN that is masked away afterwards.",
+                witness | {"not_finite": bad, "gradient_norms": found.table(call)},
+            )  # fmt: skip
+
+
+def silent(found: Found, bench: Bench) -> list[str]:
+    """Name the parameters that some ordinary call does not teach.
+
+    A bias whose weight learns is excused from an all-zero gradient, though not from a missing
+    one: softmax ignores what a key's bias adds to all scores of a row.
+    """
+    dead = []
+    for column, name in enumerate(found.names):
+        norms = found.norms[:ORDINARY, column]
+        weight = f"{name.removesuffix('bias')}weight"
+        if name.endswith("bias") and weight in found.names and (norms >= 0).all():
+            continue
+        if (norms <= 0).any():
+            dead.append(name)
+    # A tree with its own constructors may hold tables that nobody is meant to train.
+    return dead if bench.own_weights else dead + list(found.frozen)
+
+
+def judge_silent(found: Found, bench: Bench, names: list[str], learning: Learning) -> None:
+    """Fail when parameters stay without a gradient, and say what their names have in common."""
+    if not names:
+        return
+    every = [*found.names, *found.frozen]
+    part, cause, advice = reading(names, every)
+    known = blamed(learning.findings, ("attention", "residual", "encoder", "decoder", "training"))
+    if known and known.diagnosis and known.diagnosis.part == part:
+        advice = f"Task {known.stub} already shows it: {known.diagnosis.cause}"
+    fail(
+        "gradient_missing", part,
+        f"{len(names)} of {len(every)} parameters of the {bench.kind} model get no gradient, "
+        f"{names[0]} among them: {cause}.", advice,
+        found.circumstances | {
+            "parameters": names, "frozen": list(found.frozen),
+            "gradient_norms": found.table(0),
+        },
+    )  # fmt: skip
+
+
+def reading(names: list[str], every: list[str]) -> tuple[str, str, str]:
+    """Return part, cause and advice for the parameters that get no gradient."""
+    dead = set(names)
+
+    def gone(prefix: str) -> bool:
+        below = [name for name in every if name.startswith(prefix)]
+        return bool(below) and dead.issuperset(below)
+
+    if dead.issuperset(every):
+        return ("training", "the loss is not connected to the model at all",
+                "Look at what masked_cross_entropy does with its logits: no step may leave "
+                "tensors, or run without gradients.")  # fmt: skip
+    if gone("encoder.") and gone("source_embedding."):
+        if gone("decoder.blocks.0.cross_attention.k_proj."):
+            return ("decoder", "the encoder and the keys of the cross-attention: the memory is "
+                    "not read", "Look at where the cross-attention's keys and values come from.")
+        return ("decoder", "the whole source side: the memory is read, but what reaches the "
+                "decoder has lost its history", "Look at how the memory comes from the encoder "
+                "into the cross-attention: a tensor that was detached has no history.")
+    for stack, part in STACKS.items():
+        layers = [name.split(".")[2] for name in every if name.startswith(f"{stack}.blocks.")]
+        last = max(map(int, layers), default=0)
+        empty = [i for i in range(last + 1) if gone(f"{stack}.blocks.{i}.")]
+        if empty and len(empty) <= last:
+            which = "later" if last in empty else "earlier"
+            why = ("the loop leaves after the first" if which == "later" else
+                   "every block reads the same input, so only the last one counts")
+            return (part, f"the {which} blocks of {stack}.blocks: {why}",
+                    f"Look at the loop over the blocks in {part}.py.")
+    return reading_of_module(names, every, gone)
+
+
+def reading_of_module(names: list[str], every: list[str], gone: Any) -> tuple[str, str, str]:
+    """Return part, cause and advice when a piece inside a block gets no gradient."""
+    first = names[0]
+    owner = first.rsplit(".", 2)[0]
+    file = STACKS.get(first.split(".")[0], "models")
+    if any(f".{projection}." in f".{first}" for projection in PROJECTIONS):
+        lost = [word for key, word in PROJECTIONS.items() if gone(f"{owner}.{key}.")]
+        if len(lost) == len(PROJECTIONS):
+            return (file, f"all of {owner}: the sub-layer does not reach the logits",
+                    f"Look at what {file}.py does with the output of this attention.")
+        if set(lost) == {"query", "key"}:
+            return ("attention", f"the queries and keys of {owner}: the attention weights have no "
+                    "history", "Look at every step from the scores to the weighted average.")
+        what = " and ".join(lost) or "part of the"
+        return ("attention", f"the {what} projection of {owner}: it is never used, or its result "
+                "is replaced", "Look at which projection makes queries, keys and values.")
+    if first.endswith(("norm.weight", "norm.bias")):
+        inside = "_branch" in first
+        return ("residual" if inside else file, "a norm that is not used",
+                "Look at where this norm is called.")
+    if "feed_forward" in first:
+        return (file, f"the feed-forward layer {owner}: it does not reach the logits",
+                f"Look at what {file}.py does with its output.")
+    return (file, "they do not take part in the loss",
+            "Follow these parameters from the input to the logits.")  # fmt: skip
+
+
+def judge_differences(
+    bench: Bench, ordinary: dict[str, Any], answer: dict[str, Any], learning: Learning
+) -> None:
+    """Fail when a gradient disagrees with what moving its parameter does to the loss."""
+    settings = learning.lab.gradients
+    names = [str(name) for name in ordinary["names"]]
+    norms, ahead, behind = (np.asarray(answer[k]) for k in ("norms", "ahead", "behind"))
+    if not all(values.shape == (len(names),) for values in (norms, ahead, behind)):
+        fail("no_tensor", "training", "the losses did not come as numbers.",
+             "Return a scalar tensor from masked_cross_entropy.")  # fmt: skip
+    slopes = (ahead - behind) / (2 * settings.step)
+    steep = np.maximum(norms, 0.0)
+    allowed = settings.relative_tolerance * steep + settings.absolute_tolerance * (
+        FLOAT32_ALLOWANCE if bench.dtype == "float32" else 1.0
+    )
+    ratio = np.nan_to_num(np.abs(slopes - steep) / allowed, nan=np.inf)
+    learning.seen["largest_error"] = max(learning.seen["largest_error"], float(ratio.max()))
+    wrong = [i for i in range(len(names)) if ratio[i] > 1.0]
+    if not wrong:
+        return
+    worst = max(wrong, key=lambda i: float(ratio[i]))
+    part, place = place_of([names[i] for i in wrong])
+    known = blamed(learning.findings, ("attention", "residual", "encoder", "decoder", "training"))
+    advice = "Look for a tensor that goes on without part of its history."
+    if known and known.diagnosis:
+        part = known.diagnosis.part
+        advice = f"Task {known.stub} already shows it: {known.diagnosis.cause}"
+    fail(
+        "gradient_wrong", part,
+        f"the gradient of {names[worst]} says the loss changes by {steep[worst]:.4g} per unit "
+        f"step along it, but it changes by {slopes[worst]:.4g}: part of the way from {place} to "
+        "the loss has no history.", advice,
+        bench.describe(bench.models[0], "train", padded=True) | {
+            "parameter": names[worst], "gradient": float(steep[worst]),
+            "finite_difference": float(slopes[worst]), "ratio": float(ratio[worst]),
+            "wrong": [names[i] for i in wrong], "right": len(names) - len(wrong),
+        },
+    )  # fmt: skip
+
+
+def place_of(names: list[str]) -> tuple[str, str]:
+    """Return the part to look at and the words for the parameters whose gradient is wrong."""
+    scores = [name for name in names if ".q_proj." in name or ".k_proj." in name]
+    if len(scores) == len(names):
+        return "attention", "queries and keys"
+    # What lies before the break is wrong; the last wrong parameter is the nearest to it.
+    last = names[-1]
+    pieces = last.split(".")
+    if pieces[0] in STACKS:
+        return STACKS[pieces[0]], last
+    return "encoder" if pieces[0].startswith("source") else "decoder", last
+
+
+def explain_error(error: StudentError) -> None:
+    """Fail with a name for what autograd refuses; return for any other error."""
+    if "inplace operation" in error.message:
+        explain_in_place(error)
+
+
+def explain_in_place(error: StudentError) -> NoReturn:
+    """Fail because a tensor was changed that the backward pass still needs."""
+    fail(
+        "in_place_breaks_gradient", error.part or "attention",
+        "the backward pass needs a tensor that was changed in place after it had been used.",
+        "Look for methods whose name ends in _ and for +=, *= on tensors.",
+        {"type": error.type, "message": error.message},
+    )  # fmt: skip
