@@ -7,6 +7,11 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grader.settings import Settings
+    from grader.workers import Workshop
 
 EPILOG = """\
 exit codes: 0 passed; 1 graded, not passed; 2 cannot be graded; 3 the grader failed.
@@ -106,11 +111,20 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from grader import engine, settings, terminal
+    from grader import sandbox, settings
+    from grader.workers import Workshop
 
     lab = settings.load()
+    # The workers load torch while this process imports what it needs itself.
+    with Workshop(sandbox.choose(options.isolation), lab.limits) as workshop:
+        return _graded(options, lab, workshop)
+
+
+def _graded(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> int:
+    from rich.console import Console
+
+    from grader import engine, terminal
+
     path = options.path if options.command == "grade" else options.tree or default_tree()
     full = options.command == "grade"
     name = path.resolve().name.removesuffix(".zip").removesuffix(".tar.gz")
@@ -125,7 +139,7 @@ def _grade(options: argparse.Namespace) -> int:
     )
     as_json = full and options.format == "json"
     console = Console(stderr=as_json, highlight=False)
-    with engine.Referee(lab, options.isolation) as referee:
+    with engine.Referee(lab, workshop=workshop) as referee:
         with terminal.Progress(console, quiet=options.quiet or as_json) as progress:
             tree = referee.grade(request, progress)
     if as_json:

@@ -13,10 +13,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from grader import patching, release
+from grader import patching
 from grader.result import Status
 from grader.schema import Pattern, Range, SchemaError, build
-from grader.settings import Settings
+from grader.settings import PointsTable, Settings
 
 CORPUS = patching.ROOT / "tests" / "corpus"
 TRAINING_GATE = "greedy_accuracy"
@@ -35,6 +35,7 @@ class Case:
     """What every case says."""
 
     kind: ClassVar[str]
+    path: Path
     name: str
     title: Sentence
     source: str = ""
@@ -49,12 +50,8 @@ class Case:
         """Tell whether gate 4 has to run."""
         return self.needs_training is True
 
-    def check(self, places: Collection[str]) -> None:
-        """Refuse values that contradict one another.
-
-        Args:
-            places: Every stub id and gate name.
-        """
+    def check(self, points: PointsTable) -> None:
+        """Refuse values that contradict one another, or names that `points` does not know."""
         if not (self.edit or self.file or self.delete):
             raise SchemaError("edit", "a change to the tree", "none")
 
@@ -93,32 +90,24 @@ class Wrong(Case):
             return any(TRAINING_GATE in catch.caught_by for catch in catches)
         return self.needs_training
 
-    def check(self, places: Collection[str]) -> None:
+    def check(self, points: PointsTable) -> None:
         """Refuse a verdict that is incomplete or that no run could give."""
-        super().check(places)
+        super().check(points)
         if len({bool(self.caught_by), self.part is not None, self.code is not None}) > 1:
             raise SchemaError("caught_by", "caught_by, part and code together", "some of them")
         if self.catch is None and self.given_submitted is None:
             raise SchemaError("caught_by", "what must catch it", "nothing")
         for catch in (self.catch, self.given_submitted):
             if catch is not None:
-                known_places("caught_by", catch.caught_by, places)
+                known("caught_by", catch.caught_by, places(points))
                 gates = [name for name in catch.caught_by if name[0].islower()]
                 if len(gates) > 1:
                     words = "at most one gate, for the later ones wait for it"
                     raise SchemaError("caught_by", words, gates)
-        if self.catch is None and not self.patches_only_given():
-            raise SchemaError("caught_by", "a verdict, for a task file is patched", "none")
-
-    def patches_only_given(self) -> bool:
-        """Tell whether no file with a task in it is changed."""
-        original = patching.base_files("solution")
-        changed = [f"{release.PACKAGE}/{edit.file}" for edit in self.edit] + list(self.delete)
-        return not any(
-            release.find_regions(original[name].decode(), name)
-            for name in changed
-            if name in original
-        )
+        tasks = {stub.file for stub in points.stubs} & {edit.file for edit in self.edit}
+        if self.catch is None and tasks:
+            words = f"what must catch it, for {min(tasks)} is patched"
+            raise SchemaError("caught_by", words, "nothing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +122,10 @@ class Right(Case):
         """Full marks are seen only with every gate, unless the case says otherwise."""
         return self.needs_training is not False
 
-    def check(self, places: Collection[str]) -> None:
+    def check(self, points: PointsTable) -> None:
         """Refuse unknown stubs."""
-        super().check(places)
-        known_places("loses", self.loses, places)
+        super().check(points)
+        known("loses", self.loses, places(points))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,25 +141,31 @@ class Hostile(Case):
     needs: tuple[Literal["contained", "landlock", "seccomp", "uid", "bwrap"], ...] = ()
     question_s: Annotated[float, Range(1)] | None = None
 
-    def check(self, places: Collection[str]) -> None:
+    def check(self, points: PointsTable) -> None:
         """Refuse contradicting points and unknown places."""
-        super().check(places)
+        super().check(points)
         if self.min_score > self.max_score:
             words = f"at most max_score = {self.max_score:g}"
             raise SchemaError("min_score", words, f"{self.min_score:g}")
-        entries = {place.split(".")[0] for place in places}
-        known_places("statuses", self.statuses or {}, entries)
-        known_places("statuses", (self.statuses or {}).values(), [str(s) for s in Status])
+        statuses = self.statuses or {}
+        known("statuses", statuses, {place.split(".")[0] for place in places(points)})
+        known("statuses", statuses.values(), [str(status) for status in Status])
 
 
 KINDS: dict[str, type[Case]] = {kind.kind: kind for kind in (Wrong, Right, Hostile)}
 
 
-def known_places(key: str, names: Collection[str], places: Collection[str]) -> None:
-    """Refuse a name that is no place."""
+def places(points: PointsTable) -> set[str]:
+    """Return where a check may stand: every stub id and the name of every gate."""
+    ids = [stub.id for stub in points.stubs] + [stub.id for stub in points.stretch]
+    return {*ids, *points.gates}
+
+
+def known(key: str, names: Collection[str], allowed: Collection[str]) -> None:
+    """Refuse a name that is not allowed."""
     for name in names:
-        if name not in places:
-            raise SchemaError(key, f"one of {', '.join(sorted(places))}", name)
+        if name not in allowed:
+            raise SchemaError(key, f"one of {', '.join(sorted(allowed))}", name)
 
 
 def load(settings: Settings, corpus: Path = CORPUS, kinds: Collection[str] = KINDS) -> list[Case]:
@@ -199,15 +194,13 @@ def read(path: Path, settings: Settings) -> Case:
         CorpusError: It cannot be used.
     """
     where = "/".join(path.parts[-3:])
-    points = settings.points
-    ids = [stub.id for stub in points.stubs] + [stub.id for stub in points.stretch]
-    places = {*ids, *points.gates}
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
-        if "name" in table:
-            raise SchemaError("name", "the folder's name alone", "this key")
-        case = build(KINDS[path.parts[-3]], table | {"name": path.parts[-2]}, where)
-        case.check(places)
+        own = {"path": path, "name": path.parent.name}
+        for key in own.keys() & table.keys():
+            raise SchemaError(key, "a key that the README lists", key)
+        case = build(KINDS[path.parent.parent.name], table | own, where)
+        case.check(settings.points)
         patching.patched(case.base, case.edit, case.file, case.delete)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise CorpusError(f"{where}: expected a TOML file, got: {error}") from None

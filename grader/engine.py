@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 
 from grader import intake, policy, sandbox
-from grader.plugin import FILES, Job, Plugin, task_of
+from grader.launchers import WorkersUnavailable
+from grader.outcomes import FILES, task_of
+from grader.plugin import Job, Plugin
 from grader.result import SCHEMA, Entry, Outcome, Status, number, write_json
 from grader.settings import Settings, StretchStub
 from grader.submission import TASK_FILES
-from grader.workers import WorkersUnavailable, Workshop
+from grader.workers import Workshop
 
 CHECKS = Path(__file__).resolve().parent / "checks"
 Listener = Callable[[dict[str, Any]], None]
@@ -43,11 +45,13 @@ class Request:
 class Referee:
     """Owns the workshop; grades one submission after another."""
 
-    def __init__(self, settings: Settings, isolation: str = "auto") -> None:
-        """Choose the isolation and start preloading torch."""
+    def __init__(
+        self, settings: Settings, isolation: str = "auto", workshop: Workshop | None = None
+    ) -> None:
+        """Choose the isolation and start preloading torch, unless a workshop did that already."""
         self.settings = settings
-        self.isolation = sandbox.choose(isolation)
-        self.workshop = Workshop(self.isolation, settings.limits)
+        self.workshop = workshop or Workshop(sandbox.choose(isolation), settings.limits)
+        self.isolation = self.workshop.isolation
 
     def adopt(self, settings: Settings) -> None:
         """Grade what follows by other settings."""
@@ -73,15 +77,15 @@ class Referee:
             IntakeError: there is nothing to grade; the message says what was expected.
         """
         home = Path(self.workshop.trees / f"{self.workshop.workers}-{time.monotonic_ns()}")
-        staged = intake.stage(request.path, home, self.settings)
         try:
+            staged = intake.stage(request.path, home, self.settings)
+            if self.settings.given == "original":
+                staged = intake.overlay_given(staged, originals())
             return self._grade(request, staged, listen)
         finally:
             shutil.rmtree(home, ignore_errors=True)
 
-    def _grade(
-        self, request: Request, staged: intake.Staged, listen: Listener
-    ) -> dict[str, Any]:
+    def _grade(self, request: Request, staged: intake.Staged, listen: Listener) -> dict[str, Any]:
         seed = request.seed
         if seed is None:
             seed = default_seed(self.settings.salt, staged.sha256)
@@ -92,6 +96,7 @@ class Referee:
             start_worker=lambda: self.workshop.worker(staged.root),
             listen=listen,
             breaches={TASK_FILES[b.part]: b for b in inspected.breaches},
+            missing=staged.missing,
             keep_going=request.keep_going,
             tasks=request.tasks,
             gates=request.gates,
@@ -103,6 +108,10 @@ class Referee:
 
         def heard(event: dict[str, Any]) -> None:
             listen(event)
+            if event["kind"] == "flag":
+                flag = policy.Flag(event["code"], event["message"])
+                if flag not in report.flags:
+                    report.flags.append(flag)
             if event["kind"] == "end":
                 write_json(path, report.tree(job.outcomes, complete=False))
 
@@ -111,6 +120,12 @@ class Referee:
         tree = report.tree(job.outcomes, complete=True)
         write_json(path, tree)
         return tree
+
+
+def originals() -> Path:
+    """Return a tree with the given files as they were handed out."""
+    root = Path(__file__).resolve().parent.parent
+    return next(p for p in (root / "starter", root / "solution") if p.is_dir())
 
 
 def default_seed(salt: str, sha256: str) -> int:
@@ -162,7 +177,8 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome | None:
             if outcome.status is status:
                 return outcome
     unblocked = [o for o in bad if o.status is not Status.BLOCKED]
-    return (unblocked or bad or [None])[0]
+    ranked = unblocked or bad
+    return ranked[0] if ranked else None
 
 
 class Report:
@@ -237,8 +253,14 @@ class Report:
         """Score a part: a stub earns its points when it was checked and every check passed."""
         good = [s for s in points if all_passed([o for o in own if o.stub == s])]
         whole = sum(points.values(), Fraction(0))
-        return entry(name, task, own, sum((points[s] for s in good), Fraction(0)), whole,
-                     len(good) == len(points))
+        return entry(
+            name,
+            task,
+            own,
+            sum((points[s] for s in good), Fraction(0)),
+            whole,
+            len(good) == len(points),
+        )
 
     def _gate(self, name: str, outcomes: list[Outcome]) -> Entry:
         own = [o for o in outcomes if o.gate == name]
@@ -265,8 +287,9 @@ def entry(
     if bad is None:
         text = "has not been checked"
         return Entry(name, task, Status.BLOCKED, score, whole, text, None, {}, seconds, own)
-    return Entry(name, task, bad.status, score, whole, bad.summary, bad.diagnosis, bad.evidence,
-                 seconds, own)
+    return Entry(
+        name, task, bad.status, score, whole, bad.summary, bad.diagnosis, bad.evidence, seconds, own
+    )
 
 
 def environment() -> dict[str, str]:

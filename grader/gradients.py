@@ -11,7 +11,7 @@ from grader.compare import fail
 from grader.influence import Findings, blamed
 from grader.invariance import Bench, Model
 from grader.settings import Settings
-from grader.submission import StudentError, Submission
+from grader.submission import Question, StudentError, Submission
 
 CALLS = (
     "an unpadded batch", "a padded batch", "rows of length 1", "mostly padded rows",
@@ -52,8 +52,8 @@ class Found:
             for name, norm in zip(self.names, norms, strict=True)
         }
 
-    def smallest(self, bench: Bench) -> float:
-        """Return the smallest norm of an ordinary call among gradients that must not be 0."""
+    def smallest(self) -> float:
+        """Return the smallest norm of an ordinary call, biases aside."""
         kept = [i for i, name in enumerate(self.names) if not name.endswith("bias")]
         norms = self.norms[:ORDINARY, kept]
         return float(norms.min(initial=np.inf))
@@ -194,29 +194,56 @@ def reading_of_module(names: list[str], every: list[str], gone: Any) -> tuple[st
 
 
 def judge_differences(
-    bench: Bench, ordinary: dict[str, Any], answer: dict[str, Any], learning: Learning
+    bench: Bench, question: Question, names: list[str], joint: dict[str, Any], learning: Learning
 ) -> None:
-    """Fail when a gradient disagrees with what moving its parameter does to the loss."""
+    """Fail when a gradient disagrees with what moving its parameter does to the loss.
+
+    A few moves of all parameters together show that something is wrong; only then is each asked
+    alone.
+    """
     settings = learning.lab.gradients
-    names = [str(name) for name in ordinary["names"]]
+    allowance = FLOAT32_ALLOWANCE if bench.dtype == "float32" else 1.0
+    absolute = settings.absolute_tolerance * allowance
+    signs = question.arguments["signs"]
+    norms, slopes = slopes_of(joint, len(names), len(signs), settings.step)
+    moved = norms > 0
+    signs = np.resize(signs, (len(signs), len(names)))[:, moved]
+    share = np.sqrt(max(1, int(moved.sum())))
+    gap = np.abs(slopes - signs @ norms[moved] / share) * share
+    learning.seen["largest_error"] = max(learning.seen["largest_error"], float(gap.max()))
+    if (gap <= absolute).all():
+        return
+    alone = Question(question.probe, question.arguments | {"signs": None})
+    (answer,) = learning.submission.ask(alone)
+    norms, slopes = slopes_of(answer, len(names), len(names), settings.step)
+    steep = np.maximum(norms, 0.0)
+    ratio = np.abs(slopes - steep) / (settings.relative_tolerance * steep + absolute)
+    ratio = np.nan_to_num(ratio, nan=np.inf)
+    wrong = np.flatnonzero(ratio > 1.0)
+    if len(wrong):
+        explain_wrong(bench, names, wrong, steep, slopes, ratio, learning)
+
+
+def slopes_of(
+    answer: dict[str, Any], num_parameters: int, num_moves: int, step: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the gradients' norms (P,) and the slope that each move shows (R,)."""
     norms, ahead, behind = (np.asarray(answer[k]) for k in ("norms", "ahead", "behind"))
-    if not all(values.shape == (len(names),) for values in (norms, ahead, behind)):
+    if norms.shape != (num_parameters,) or not ahead.shape == behind.shape == (num_moves,):
         fail("no_tensor", "training", "the losses did not come as numbers.",
              "Return a scalar tensor from masked_cross_entropy.")  # fmt: skip
-    slopes = (ahead - behind) / (2 * settings.step)
-    steep = np.maximum(norms, 0.0)
-    allowed = settings.relative_tolerance * steep + settings.absolute_tolerance * (
-        FLOAT32_ALLOWANCE if bench.dtype == "float32" else 1.0
-    )
-    ratio = np.nan_to_num(np.abs(slopes - steep) / allowed, nan=np.inf)
-    learning.seen["largest_error"] = max(learning.seen["largest_error"], float(ratio.max()))
-    wrong = [i for i in range(len(names)) if ratio[i] > 1.0]
-    if not wrong:
-        return
-    worst = max(wrong, key=lambda i: float(ratio[i]))
+    return norms, (ahead - behind) / (2 * step)
+
+
+def explain_wrong(
+    bench: Bench, names: list[str], wrong: np.ndarray, steep: np.ndarray, slopes: np.ndarray,
+    ratio: np.ndarray, learning: Learning,
+) -> NoReturn:  # fmt: skip
+    """Fail with the parameter whose gradient is furthest from the finite difference."""
+    worst = int(ratio.argmax())
     part, place = place_of([names[i] for i in wrong])
-    known = blamed(learning.findings, ("attention", "residual", "encoder", "decoder", "training"))
     advice = "Look for a tensor that goes on without part of its history."
+    known = blamed(learning.findings, ("attention", "residual", "encoder", "decoder", "training"))
     if known and known.diagnosis:
         part = known.diagnosis.part
         advice = f"Task {known.stub} already shows it: {known.diagnosis.cause}"

@@ -43,7 +43,12 @@ def blamed(findings: Findings, candidates: tuple[str, ...]) -> Outcome | None:
 
 
 def influence(
-    submission: Submission, bench: Bench, model: Model, mode: str, batch: Batch, row: int,
+    submission: Submission,
+    bench: Bench,
+    model: Model,
+    mode: str,
+    batch: Batch,
+    row: int,
     other: Ids,
 ) -> tuple[np.ndarray, list[str]]:
     """Change one token at a time in one row alone, with a batch of one.

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import re
-import sys
-import unicodedata
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from grader.entries import KNOWN, TOOL_FOLDERS, Entry, IntakeError, list_entries
+from grader.entries import IntakeError, list_entries
+from grader.locate import Found, choose, clean, locate, resembles, some, wanted
 from grader.settings import Settings, Staging
 
 __all__ = ["IntakeError", "Staged", "overlay_given", "stage"]

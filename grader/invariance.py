@@ -47,7 +47,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Bench:
-    """The models of one kind and depth, built in the worker."""
+    """The models of one kind and depth, built in the worker; `trained` ones came from gate 4."""
 
     kind: str
     config: ProbeConfig
@@ -55,6 +55,7 @@ class Bench:
     dtype: str
     own_weights: bool
     tolerance: float
+    trained: bool = False
 
     def describe(self, model: Model, mode: str, padded: bool) -> dict[str, Any]:
         """Return the circumstances of a witness."""
@@ -63,10 +64,16 @@ class Bench:
             "num_layers": self.config.num_layers,
             "mode": f"{mode}()",
             "batch": "padded" if padded else "unpadded",
-            "weights": ("its own, seed " if self.own_weights else "draw ") + str(model.draw),
+            "weights": self.origin(model),
             "sharpened": model.sharpened,
             "dtype": self.dtype,
         }
+
+    def origin(self, model: Model) -> str:
+        """Say where the model's weights come from."""
+        if self.trained:
+            return "trained"
+        return f"{'its own, seed' if self.own_weights else 'draw'} {model.draw}"
 
 
 @dataclass(frozen=True)

@@ -90,19 +90,35 @@ def reading(form: str, mover: str) -> tuple[str, str, str, str]:
     """Return code, cause, part and advice for a form and the sub-layer that moved first."""
     last = mover.rsplit(".", 1)[-1]
     if mover.startswith("encoder.") and last == "self_attention":
-        return ("encoder_reads_padding", "the encoder's self-attention attends to padding",
-                "encoder", "Look at what the encoder block hands to its self-attention.")
+        return (
+            "encoder_reads_padding",
+            "the encoder's self-attention attends to padding",
+            "encoder",
+            "Look at what the encoder block hands to its self-attention.",
+        )
     if last == "cross_attention":
-        return ("cross_reads_padding", "the cross-attention attends to source padding", "decoder",
-                "Look at what the decoder block hands to its cross-attention.")
+        return (
+            "cross_reads_padding",
+            "the cross-attention attends to source padding",
+            "decoder",
+            "Look at what the decoder block hands to its cross-attention.",
+        )
     if last == "self_attention" and form != "row alone":
-        return ("target_padding_read", "the decoder's self-attention attends to padding",
-                "decoder", "Look at what the block hands to its self-attention.")
+        return (
+            "target_padding_read",
+            "the decoder's self-attention attends to padding",
+            "decoder",
+            "Look at what the block hands to its self-attention.",
+        )
     if form == "row alone":
-        return ("rows_mix", "a row alone gives other logits than the same row in a batch",
-                PART_OF.get(last, "attention"), "Look for an operation over the batch axis, for "
-                "positions taken from the batch index, and for masks laid out by batch and head "
-                "in the wrong order.")
+        return (
+            "rows_mix",
+            "a row alone gives other logits than the same row in a batch",
+            PART_OF.get(last, "attention"),
+            "Look for an operation over the batch axis, for "
+            "positions taken from the batch index, and for masks laid out by batch and head "
+            "in the wrong order.",
+        )
     return ("padding_read", "padding reaches real positions", PART_OF.get(last, "masks"),
             "Look at where this sub-layer mixes positions.")  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,7 @@ class Trial:
         positional: inputs that are handed over by position.
         sublayers: modules inside it, in order of execution, that may show where it goes wrong.
         options: further arguments of the constructor.
+        told: inputs of the oracle that the module knows from its constructor.
         mode: "eval" or "train".
     """
 
@@ -70,6 +71,7 @@ class Trial:
     positional: tuple[str, ...] = ("x",)
     sublayers: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    told: Mapping[str, Any] = field(default_factory=dict)
     mode: str = "eval"
 
     @property
@@ -92,9 +94,9 @@ class Trial:
 
     def expect(self, expected: Ask, case: Case) -> Expected:
         """Return what every module inside is expected to answer; its own answer is called ""."""
-        return expected(
-            f"{self.oracle}_activations", config=self.config, weights=self.weights, **case.inputs
-        )
+        name = f"{self.oracle}_activations"
+        given = {**case.inputs, **self.told}
+        return expected(name, config=self.config, weights=self.weights, **given)
 
     def suspects(self, expected: Ask, case: Case) -> Iterator[Suspect]:
         """Yield what the slips of `case.causes` would answer."""
@@ -136,11 +138,16 @@ def _cast(value: Any) -> Any:
     return [_cast(v) for v in value] if isinstance(value, list) else value
 
 
-def returned(answer: Any, what: str, part: str) -> Any:
-    """Return what a call or a single forward call returned, or fail as it deserves."""
+def sure(answer: Any) -> Any:
+    """Return the answer, or raise it if it is an error."""
     if isinstance(answer, StudentError):
         raise answer
-    if answer["inputs_changed"]:
+    return answer
+
+
+def returned(answer: Any, what: str, part: str) -> Any:
+    """Return what a call or a single forward call returned, or fail as it deserves."""
+    if sure(answer)["inputs_changed"]:
         fail("input_changed", part, f"{what}: it changed an argument in place.",
              f"Work on a new tensor in {part}.py: the caller still needs its own.")  # fmt: skip
     return answer["outputs"][0] if "outputs" in answer else answer["value"]
@@ -170,8 +177,7 @@ def try_modules(
     largest = 0.0
     for trial in trials:
         built, *given = [answers.pop(0) for _ in range(1 + len(trial.cases))]
-        if isinstance(built, StudentError):
-            raise built
+        sure(built)
         for case, answer in zip(trial.cases, given, strict=True):
             gap = _judge_case(submission, expected, trial, case, answer, advice, tolerance)
             largest = max(largest, gap)
@@ -242,6 +248,16 @@ def _explain(
             advice = f"Look at what {name} is given. {failure.diagnosis.advice}"
             fail("values_differ", trial.part, cause, advice,
                  failure.evidence | {"first_wrong": name})  # fmt: skip
+
+
+def silenced(trial: Trial) -> Trial:
+    """Return the trial with sub-layers that answer 0: their last projections are 0."""
+    last = ("out_proj.", "output_projection.")
+    weights = {
+        name: weight * 0.0 if any(part in name for part in last) else weight
+        for name, weight in trial.weights.items()
+    }
+    return replace(trial, weights=weights)
 
 
 @contextmanager

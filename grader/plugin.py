@@ -15,13 +15,22 @@ from typing import Any
 import pytest
 
 from grader import draws, expectations
+from grader.outcomes import (
+    FILES,
+    Place,
+    lost_outcome,
+    missing_file,
+    outcome,
+    policy_diagnosis,
+    student_outcome,
+    task_of,
+)
 from grader.policy import Breach
 from grader.result import CheckFailed, Diagnosis, Outcome, Status
 from grader.settings import Settings
-from grader.submission import TASK_FILES, StudentError, Submission
+from grader.submission import StudentError, Submission
 from grader.workers import Worker, WorkerLost
 
-FILES = {task: f"{name}.py" for name, task in TASK_FILES.items()}
 MARKERS = (
     "part(stub): a check of the stub with this task id",
     "gate(number, name): a check of this gate",
@@ -37,6 +46,7 @@ class Job:
     start_worker: Callable[[], Worker]
     listen: Callable[[dict[str, Any]], None]
     breaches: dict[str, Breach] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
     expectations: expectations.Expectations = field(default_factory=expectations.Expectations)
     keep_going: bool = False
     tasks: frozenset[str] | None = None
@@ -44,33 +54,6 @@ class Job:
     before_training: Callable[[], None] = lambda: None
     outcomes: list[Outcome] = field(default_factory=list)
     planned: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a check stands: its stub, or its gate."""
-
-    stub: str | None
-    gate: int | None
-    gate_name: str | None
-
-    @property
-    def group(self) -> str:
-        """Return the task or gate, whose checks share one worker."""
-        return f"gate {self.gate}" if self.gate else f"task {task_of(self.stub or '')}"
-
-    @property
-    def order(self) -> tuple[int, str]:
-        """Return the sort key: parts by task id, stretch parts, then gates."""
-        if self.gate:
-            return (2, str(self.gate))
-        stub = self.stub or ""
-        return (1 if stub.startswith("S") else 0, stub)
-
-
-def task_of(stub: str) -> str:
-    """Return the task of a stub id: "2" of "2.1", "S1" of "S1"."""
-    return stub.split(".")[0]
 
 
 def place_of(item: pytest.Item) -> Place:
@@ -126,11 +109,16 @@ class Plugin:
         if why is not None:
             self._record(item, Outcome("", None, None, why[0], why[1], why[2]), 0.0)
             pytest.skip(why[1])
-        self.job.listen({"kind": "start", "check": item.nodeid, "place": place, "title": title(item)})
+        self.job.listen(
+            {"kind": "start", "check": item.nodeid, "place": place, "title": title(item)}
+        )
 
     def _blocked(self, place: Place) -> tuple[Status, str, Diagnosis | None] | None:
         if place.stub:
-            breach = self.job.breaches.get(task_of(place.stub))
+            task = task_of(place.stub)
+            if task in FILES and FILES[task] in self.job.missing:
+                return missing_file(FILES[task], self.job.missing[FILES[task]])
+            breach = self.job.breaches.get(task)
             return (Status.FAILED, breach.cause, policy_diagnosis(breach)) if breach else None
         done = self.job.outcomes
         same = [o for o in done if o.gate == place.gate_name and o.status is not Status.PASSED]
@@ -140,18 +128,18 @@ class Plugin:
             return None
         if place.gate == 1:
             return self._blocked_by_part()
-        for outcome in done:
-            if outcome.gate and outcome.status is not Status.PASSED:
-                text = f"waits for gate {outcome.gate}"
+        for earlier in done:
+            if earlier.gate and earlier.status is not Status.PASSED:
+                text = f"waits for gate {earlier.gate}"
                 return Status.BLOCKED, text, None
         return None
 
     def _blocked_by_part(self) -> tuple[Status, str, Diagnosis | None] | None:
-        for outcome in self.job.outcomes:
-            if not outcome.stub or outcome.stub.startswith("S"):
+        for earlier in self.job.outcomes:
+            if not earlier.stub or earlier.stub.startswith("S"):
                 continue
-            task = task_of(outcome.stub)
-            if outcome.status is Status.NOT_IMPLEMENTED:
+            task = task_of(earlier.stub)
+            if earlier.status is Status.NOT_IMPLEMENTED:
                 text = f"waits for task {task} ({FILES[task]}), which is not implemented yet"
                 return Status.BLOCKED, text, None
             if task in self.job.breaches:
@@ -173,8 +161,9 @@ class Plugin:
         try:
             evidence = item.obj(**arguments)
         except CheckFailed as failure:
-            return outcome(Status.FAILED, failure.diagnosis.cause, failure.diagnosis,
-                           failure.evidence)
+            return outcome(
+                Status.FAILED, failure.diagnosis.cause, failure.diagnosis, failure.evidence
+            )
         except StudentError as error:
             return student_outcome(error, place)
         except WorkerLost as lost:
@@ -255,84 +244,3 @@ class Plugin:
 def title(item: pytest.Item) -> str:
     """Return the sentence a student reads: the first line of the check's docstring."""
     return (inspect.getdoc(getattr(item, "obj", None)) or item.name).split("\n")[0]
-
-
-def outcome(
-    status: Status,
-    summary: str,
-    diagnosis: Diagnosis | None = None,
-    evidence: dict[str, Any] | None = None,
-) -> Outcome:
-    """Return an outcome that `_record` will place."""
-    return Outcome("", None, None, status, summary, diagnosis, evidence or {})
-
-
-def policy_diagnosis(breach: Breach) -> Diagnosis:
-    """Say which forbidden name stands where."""
-    return Diagnosis(
-        "forbidden_name", breach.part, breach.cause,
-        "Write this piece yourself from tensor operations; the lab's given modules may be used.",
-    )
-
-
-def student_outcome(error: StudentError, place: Place) -> Outcome:
-    """Turn what the student's code raised into a status and a diagnosis."""
-    own = task_of(place.stub) if place.stub else None
-    if error.kind == "not_implemented":
-        task = str(error.task or place.stub or "")
-        file = FILES.get(task_of(task), "its file")
-        if place.stub and (task == place.stub or task_of(task) == own):
-            return outcome(Status.NOT_IMPLEMENTED, f"task {task} is not implemented yet ({file})")
-        return outcome(Status.BLOCKED, f"waits for task {task} ({file})")
-    evidence = {"type": error.type, "message": error.message, "frames": error.frames}
-    part = error.part or FILES.get(own or "", "").removesuffix(".py") or "models"
-    if error.kind == "out_of_memory":
-        return outcome(
-            Status.OUT_OF_MEMORY, f"{error.type}: {error.message}",
-            Diagnosis("out_of_memory", part, f"{error.place() or part + '.py'}: it asked for more "
-                      "memory than a worker may use.", "Look for a shape that multiplies sizes it "
-                      "should not."), evidence)
-    if error.kind == "constructor_changed":
-        return outcome(Status.FAILED, *constructor_changed(error, part), evidence)
-    if error.kind == "missing_name":
-        cause = f"{error.message}."
-        advice = "Restore the name from the handout: the rest of the lab imports it."
-        part = str(error.detail.get("file", part)).removesuffix(".py")
-        return outcome(Status.FAILED, cause, Diagnosis("missing_name", part, cause, advice),
-                       evidence)
-    if error.kind == "no_handle":
-        return outcome(Status.GRADER_ERROR, error.message)
-    cause = f"{error.place() or 'your code'}: {error.type}: {error.message}"
-    return outcome(
-        Status.ERROR, cause,
-        Diagnosis("raised", part, cause, f"Run the failing call by hand and read {part}.py there."),
-        evidence)
-
-
-def constructor_changed(error: StudentError, part: str) -> tuple[str, Diagnosis]:
-    """Name the first parameter that differs from the handout's constructors."""
-    name = str(error.detail.get("name"))
-    shapes = [
-        f"shape {tuple(s)}" if isinstance(s, list) else "no such parameter"
-        for s in (error.detail.get("expected"), error.detail.get("found"))
-    ]
-    cause = (
-        f"The constructors were changed: for {name} the check expects {shapes[0]} "
-        f"and found {shapes[1]}, so it cannot load its weights."
-    )
-    advice = "Restore the given constructors; the gates still judge your own parameters."
-    return cause, Diagnosis("constructor_changed", part, cause, advice)
-
-
-def lost_outcome(lost: WorkerLost, place: Place) -> Outcome:
-    """Turn a lost worker into its status."""
-    words = {
-        "timeout": "Look for a loop that does not end.",
-        "out_of_memory": "Look for a tensor or list that grows without bound.",
-        "crashed": "Look for an exit call, or a recursion that breaks the interpreter.",
-        "protocol": "Return plain tensors; do not write to descriptors you did not open.",
-    }
-    part = FILES.get(task_of(place.stub), "models.py").removesuffix(".py") if place.stub else "models"
-    cause = f"The process that ran your code gave no answer: {lost.detail}."
-    return outcome(Status(lost.status), cause, Diagnosis(lost.status, part, cause,
-                                                         words[lost.status]))

@@ -44,30 +44,65 @@ def gradients(
 
 
 @probe
-def directional_losses(
-    session: Session, model: str, call: dict[str, Any], step: float, mode: str, dtype: str
+def losses_along(
+    session: Session,
+    model: str,
+    call: dict[str, Any],
+    step: float,
+    signs: Tensor | None,
+    mode: str,
+    dtype: str,
 ) -> dict[str, Any]:
-    """Move every parameter by `step` along its own gradient and back beyond, one at a time.
+    """Move the parameters along their gradients, `step` ahead and as far behind.
 
-    Returns the gradients' norms and the losses after both moves, (P,) each; parameters whose
-    gradient has no direction stay where they are.
+    Args:
+        session: Holds the model.
+        model: Its handle.
+        call: What the loss is taken of.
+        step: Length of the whole move.
+        signs: (R, N) of 1 and -1: in R moves all P parameters go together, each along its own
+            gradient or against it. None: P moves of one parameter each.
+        mode: "eval" or "train".
+        dtype: The model's.
+
+    Returns:
+        The gradients' norms (P,) and the losses ahead and behind, (R,) or (P,).
     """
     module = session.get(model)
     module.train(mode == "train")
+    parameters = [p for p in module.parameters() if p.requires_grad]
     with default_dtype(dtype):
         backward(module, call)
-        grads = [p.grad for p in module.parameters() if p.requires_grad]
-        norms = np.array([norm_of(grad) for grad in grads])
-        ahead, behind = np.zeros(len(norms)), np.zeros(len(norms))
-        with torch.no_grad():
-            for i, parameter in enumerate(p for p in module.parameters() if p.requires_grad):
-                kept, grad = parameter.clone(), grads[i]
-                for losses, way in ((ahead, step), (behind, -step)):
-                    if grad is not None and norms[i] > 0:
-                        parameter.copy_(kept + grad * (way / norms[i]))
-                    losses[i] = float(loss_of(module, call))
-                parameter.copy_(kept)
-    return {"norms": norms, "ahead": ahead, "behind": behind}
+        norms = np.array([norm_of(p.grad) for p in parameters])
+        ways = np.eye(len(parameters)) if signs is None else to_array(signs)
+        ways = np.resize(ways, (len(ways), len(parameters))) * (norms > 0)
+        ways = ways / np.maximum(1.0, np.sqrt(np.square(ways).sum(axis=1, keepdims=True)))
+        kept = [p.detach().clone() for p in parameters]
+        units = [p.grad / n if n > 0 else p for p, n in zip(parameters, norms, strict=True)]
+        sides = [
+            [_loss_at(module, call, parameters, kept, units, way * side) for way in ways]
+            for side in (step, -step)
+        ]
+    return {"norms": norms, "ahead": np.array(sides[0]), "behind": np.array(sides[1])}
+
+
+def _loss_at(
+    module: nn.Module,
+    call: dict[str, Any],
+    parameters: list[nn.Parameter],
+    kept: list[Tensor],
+    units: list[Tensor],
+    way: np.ndarray,
+) -> float:
+    """Return the loss after a move, and move back."""
+    moved = np.flatnonzero(way)
+    with torch.no_grad():
+        for i in moved:
+            parameters[i].copy_(kept[i] + units[i] * way[i])
+        loss = float(loss_of(module, call))
+        for i in moved:
+            parameters[i].copy_(kept[i])
+    return loss
 
 
 def loss_of(module: nn.Module, call: dict[str, Any]) -> Tensor:

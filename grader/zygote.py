@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -85,14 +86,13 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
         pending = b""
-        import select
-
         while True:
-            ready, _, _ = select.select([self.control, wake_in], [], [])
+            sources: list[int] = [self.control.fileno(), wake_in]
+            ready, _, _ = select.select(sources, [], [])
             if wake_in in ready:
                 os.read(wake_in, 512)
                 self.reap()
-            if self.control not in ready:
+            if self.control.fileno() not in ready:
                 continue
             data, descriptors, _, _ = socket.recv_fds(self.control, 1 << 16, 2)
             if not data:

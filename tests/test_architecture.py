@@ -21,7 +21,9 @@ GRADER = sorted((ROOT / "grader").rglob("*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 STANDARD = set(sys.stdlib_module_names)
 # What runs beside the student's code; all the rest of the grader is the referee.
-WORKER_SIDE = {"probes.py", "worker.py", "zygote.py"}
+WORKER_SIDE = {
+    p.name for p in GRADER if p.stem.startswith("probes") or p.stem in ("worker", "zygote")
+}
 LONGEST_MODULE = 300
 LONGER_MODULES: dict[str, str] = {}
 TEXT = {".py", ".toml", ".md", ".yml", ".txt", ".ini"}

@@ -15,7 +15,7 @@ from grader import settings
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [*sorted((ROOT / "solution").rglob("*.py")), *sorted((ROOT / "grader").rglob("*.py"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SECTION = re.compile(r"^(Args|Attributes):\n((?:    .*\n|\n)+)", re.MULTILINE)
+SECTION = re.compile(r"^Args:\n((?:    .*\n|\n)+)", re.MULTILINE)
 Documented = ast.FunctionDef | ast.ClassDef
 
 
@@ -28,7 +28,7 @@ def described(node: Documented) -> list[str] | None:
     section = SECTION.search((ast.get_docstring(node) or "") + "\n")
     if section is None:
         return None
-    return re.findall(r"^    \*{0,2}(\w+)(?: \(.*\))?:", section[2], re.MULTILINE)
+    return re.findall(r"^    \*{0,2}(\w+)(?: \(.*\))?:", section[1], re.MULTILINE)
 
 
 def parameters(node: Documented) -> list[str]:

@@ -21,11 +21,14 @@ LAB = settings.load()
 STUBS = [*LAB.points.stubs, *LAB.points.stretch]
 SHORTEST_TELLING_STATEMENT = 25
 # CausalStack.forward is given, and shows on purpose what a stack does: the student writes the
-# two stacks beside it. The message about empty targets is shared with the given metrics.
+# two stacks beside it. The message about empty targets is shared with the given metrics; the
+# command line calls teacher_forcing, and its docstring says what it returns.
 SHOWN_ON_PURPOSE = {
     "slots = layer_slots(cache, len(self.blocks), offset)",
     "for block, slot in zip(self.blocks, slots, strict=True):",
     "return zero_padding(self.final_norm(x), valid)",
+    "decoder_inputs, targets = teacher_forcing(batch.answers)",
+    "return TeacherForcing(decoder_inputs, targets)",
     "raise ValueError(f'every one of the {targets.numel()} targets is padding (id {pad_id})')",
 }
 

@@ -91,7 +91,7 @@ def add_explicit(rng: Draws, bench: Bench, case: Case) -> None:
     real_source = None if source is None else source != PAD
     junk = rng.child("junk").integers(target.shape, BOS, size)
     junk_source = None
-    if source is not None:
+    if source is not None and real_source is not None:
         noise = rng.child("junk source").integers(source.shape, BOS, size)
         junk_source = np.where(real_source, source, noise)
     replaced = call(bench, junk_source, np.where(real, target, junk), (real_source, real))
@@ -213,7 +213,8 @@ def difference(bench: Bench, batch: Batch, form: Form, value: Any, base: np.ndar
     real[:, : base.shape[1]] = batch.real()[list(form.rows), :width]
     got = logits_of(value, len(form.rows), width, bench, real)
     length = form.length or base.shape[1]
-    return np.abs(got[:, :length] - base[list(form.rows), :length]).max(axis=-1)
+    gap: np.ndarray = np.abs(got[:, :length] - base[list(form.rows), :length])
+    return np.asarray(gap.max(axis=-1))
 
 
 def judge_overwritten(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,31 +11,70 @@ import pytest
 from grader import gradients, invariance
 from grader.draws import BOS, EOS, PAD, Draws, Ids
 from grader.expectations import Ask
-from grader.gradients import Learning
+from grader.gradients import CALLS, ORDINARY, Found, Learning
 from grader.influence import Findings
 from grader.invariance import Batch, Bench, Model
 from grader.settings import Settings
 from grader.submission import Question, StudentError, Submission, call, handle
 
-# Rows of length 1, rows that are mostly padding, logits in the thousands.
+# Lengths of source and target rows.
 SHORT = ((1, 1, 1), (1, 1, 1))
 MOSTLY_PADDING = ((13, 1, 2), (11, 2, 1))
 LARGE_LOGITS = 1e3
+JOINT_MOVES = 3
+MOST_PARAMETERS = 512
 
 
-def lesson(batch: Batch, **options: Any) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Share:
+    """What one model is asked in one mode: the first `calls` of the lessons."""
+
+    model: Model
+    mode: str
+    calls: int
+
+    def question(self, rng: Draws, bench: Bench) -> Question:
+        """Return the question that asks for it."""
+        return Question(
+            "gradients",
+            {
+                "model": self.model.handle,
+                "calls": lessons(rng, bench)[: self.calls],
+                "mode": self.mode,
+                "dtype": bench.dtype,
+            },
+        )
+
+
+def schedule(bench: Bench) -> list[Share]:
+    """Ask the first model everything in both modes, the others less and in alternating modes."""
+    first, *others = bench.models
+    shares = [Share(first, mode, len(CALLS)) for mode in invariance.MODES]
+    for index, model in enumerate(others):
+        calls = len(CALLS) if model.sharpened and not model.draw else ORDINARY
+        shares.append(Share(model, invariance.MODES[index % 2], calls))
+    return shares
+
+
+def lessons(rng: Draws, bench: Bench) -> list[dict[str, Any]]:
+    """Return the calls that `CALLS` names: the ordinary ones first, then the extreme ones."""
+    ordinary = [invariance.draw_batch(rng, bench, padded=p) for p in (False, True)]
+    extreme = [draw_of(rng, bench, *lengths) for lengths in (SHORT, MOSTLY_PADDING)]
+    large = lesson(ordinary[1]) | {"logit_factor": LARGE_LOGITS}
+    return [*map(lesson, [*ordinary, *extreme]), large]
+
+
+def lesson(batch: Batch) -> dict[str, Any]:
     """Return the call that asks for a batch's loss: every target row ends with EOS."""
     rows, width = batch.target.shape
     targets = np.full((rows, width), PAD, dtype=np.int64)
     for row, length in enumerate(batch.target_lengths):
         targets[row, : length - 1] = batch.target[row, 1:length]
         targets[row, length - 1] = EOS
-    return batch.arguments() | {"targets": targets} | options
+    return batch.arguments() | {"targets": targets}
 
 
-def draw_of(
-    rng: Draws, bench: Bench, source: tuple[int, ...], target: tuple[int, ...]
-) -> Batch:
+def draw_of(rng: Draws, bench: Bench, source: tuple[int, ...], target: tuple[int, ...]) -> Batch:
     """Draw a batch of rows of these lengths."""
     ids = rng.child(f"target {target}").ids(target, bench.config.vocab_size)
     ids[:, 0] = BOS
@@ -44,14 +84,20 @@ def draw_of(
     return Batch(read, source, ids, target, padded=True)
 
 
-def lessons(rng: Draws, bench: Bench) -> list[dict[str, Any]]:
-    """Return the two ordinary calls, unpadded and padded, then the extreme ones."""
-    ordinary = [invariance.draw_batch(rng, bench, padded=p) for p in (False, True)]
-    extreme = [draw_of(rng, bench, *lengths) for lengths in (SHORT, MOSTLY_PADDING)]
-    return [
-        *map(lesson, [*ordinary, *extreme]),
-        lesson(ordinary[1], logit_factor=LARGE_LOGITS),
-    ]
+def differences(rng: Draws, bench: Bench, lab: Settings) -> Question:
+    """Ask the first model for the loss after a few moves of all parameters together."""
+    signs = 2.0 * rng.child("signs").integers((JOINT_MOVES, MOST_PARAMETERS), 0, 2) - 1.0
+    return Question(
+        "losses_along",
+        {
+            "model": bench.models[0].handle,
+            "call": lessons(rng, bench)[1],
+            "step": lab.gradients.step,
+            "signs": signs,
+            "mode": "train",
+            "dtype": bench.dtype,
+        },
+    )
 
 
 @pytest.mark.gate(3, "finite_gradients")
@@ -63,75 +109,60 @@ def test_every_parameter_gets_a_right_gradient(
     learning = Learning(submission, lab, findings, seen)
 
     def ask(bench: Bench) -> tuple[list[Batch], list[Question]]:
-        return [invariance.draw_batch(rng, bench, padded=True)], questions(rng, bench, lab)
+        batch = invariance.draw_batch(rng, bench, padded=True)
+        asked = [part.question(rng, bench) for part in schedule(bench)]
+        return [batch], [*asked, differences(rng, bench, lab)]
 
     try:
         for bench, batches, answers in invariance.rounds(submission, rng, expected, lab, ask):
             invariance.judge_determinism(bench, batches[-1], answers[:2], seen)
-            answered = iter(answers[2:])
-            for model in bench.models:
-                for mode in invariance.MODES:
-                    judge(rng, bench, model, mode, next(answered), learning)
-            gradients.judge_differences(bench, answers[2], next(answered), learning)
+            for part, answer in zip(schedule(bench), answers[2:-1], strict=True):
+                found = judge(rng, bench, part, answer, learning)
+            question = differences(rng, bench, lab)
+            gradients.judge_differences(bench, question, list(found.names), answers[-1], learning)
     except StudentError as error:
         gradients.explain_error(error)
         raise
     return seen
 
 
-def questions(rng: Draws, bench: Bench, lab: Settings) -> list[Question]:
-    """Ask every model in both modes for its gradients, and the first for finite differences."""
-    calls = lessons(rng, bench)
-    asked = [
-        Question(
-            "gradients",
-            {"model": model.handle, "calls": calls, "mode": mode, "dtype": bench.dtype},
-        )
-        for model in bench.models
-        for mode in invariance.MODES
-    ]
-    first = {"model": bench.models[0].handle, "call": calls[1], "step": lab.gradients.step}
-    return [*asked, Question("directional_losses", first | {"mode": "train", "dtype": bench.dtype})]
-
-
 def judge(
-    rng: Draws, bench: Bench, model: Model, mode: str, answer: dict[str, Any], learning: Learning
-) -> None:
+    rng: Draws, bench: Bench, share: Share, answer: dict[str, Any], learning: Learning
+) -> Found:
     """Fail on a number that is not finite, then on a parameter that no ordinary batch teaches."""
-    found = gradients.read(bench, model, mode, answer, len(lessons(rng, bench)))
+    found = gradients.read(bench, share.model, share.mode, answer, share.calls)
     gradients.judge_finite(found)
-    if model.sharpened:
+    if share.model.sharpened:
         # A softmax this sharp may send back exactly 0.
-        return
+        return found
     silent = gradients.silent(found, bench)
     if silent:
         learning.seen["repeated"] = sorted({*learning.seen["repeated"], *silent})
-        found = gradients.read(bench, model, mode, again(rng, bench, model, mode, learning), 2)
+        found = gradients.read(
+            bench, share.model, share.mode, again(rng, bench, share, learning), ORDINARY
+        )
         gradients.judge_finite(found)
         gradients.judge_silent(found, bench, gradients.silent(found, bench), learning)
-    learning.seen["smallest_gradient"] = min(
-        learning.seen["smallest_gradient"], found.smallest(bench)
-    )
+    smallest = min(learning.seen["smallest_gradient"], found.smallest())
+    learning.seen["smallest_gradient"] = smallest
+    return found
 
 
-def again(
-    rng: Draws, bench: Bench, model: Model, mode: str, learning: Learning
-) -> dict[str, Any]:
+def again(rng: Draws, bench: Bench, share: Share, learning: Learning) -> dict[str, Any]:
     """Ask once more after a few of the student's own steps: a layer may start at 0."""
     steps = learning.lab.gradients.steps_until_zero_counts
+    drawn = [
+        invariance.draw_batch(rng.child(f"step {step}"), bench, padded=False)
+        for step in range(steps)
+    ]
     batches = [
         {"$batch": {"source": batch.source, "answers": answers_of(batch.target)}}
-        for batch in (
-            invariance.draw_batch(rng.child(f"step {step}"), bench, padded=False)
-            for step in range(steps)
-        )
+        for batch in drawn
     ]
-    recipe = {"$recipe": {"steps": steps, "batch_size": len(batches[0]["$batch"]["answers"])}}
-    train = call("training.train", handle(model.handle), batches, recipe, dtype=bench.dtype)
-    asked = {"model": model.handle, "calls": lessons(rng, bench)[:2]}
-    _, answer = learning.submission.ask(
-        train, Question("gradients", asked | {"mode": mode, "dtype": bench.dtype})
-    )
+    recipe = {"$recipe": {"steps": steps, "batch_size": len(drawn[0].target)}}
+    train = call("training.train", handle(share.model.handle), batches, recipe, dtype=bench.dtype)
+    question = Share(share.model, share.mode, ORDINARY).question(rng, bench)
+    _, answer = learning.submission.ask(train, question)
     return dict(answer)
 
 

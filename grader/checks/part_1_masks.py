@@ -183,7 +183,8 @@ def _suspects(given: Given, full: tuple[int, ...]) -> list[Suspect]:
         found.append(Suspect(f"{name}_dropped", without, f"it ignores {name}.", EVERY))
     if "key_valid" in given and full[2] == full[3]:
         rest = [mask for name, mask in zip(given, masks, strict=True) if name != "key_valid"]
-        queries = np.logical_and.reduce([given["key_valid"][:, None, :, None], *rest, masks[0] | 1])
+        queries = np.broadcast_to(given["key_valid"][:, None, :, None], full)
+        queries = np.logical_and.reduce([queries, *rest])
         found.append(Suspect("key_valid_on_queries", queries, "key_valid hides queries, not keys: "
                              "it lies along the wrong axis.", AXES))  # fmt: skip
     if given.get("attention_mask", np.ones(1)).ndim == 3 and full[0] == full[1]:

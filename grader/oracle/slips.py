@@ -120,8 +120,6 @@ def _mask(
     offset = {
         "offset_ignored": 0,
         "key_offset_ignored": query_offset,
-        "query_offset_ignored": -key_offset,
-        "offset_reversed": key_offset - query_offset,
         "offsets_added": query_offset + key_offset,
     }.get(slip, query_offset - key_offset)
     if slip == "causal_too_wide":

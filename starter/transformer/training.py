@@ -1,6 +1,7 @@
 """Task 6: what the model is asked, how its answer is judged, and how it learns."""
 
 import math
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

@@ -1,0 +1,230 @@
+"""Task 2: attention, and the heads it is split into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grader import causes
+from grader.compare import Suspect, agrees, fail, judge
+from grader.draws import Draws
+from grader.expectations import Ask, Expected
+from grader.parts import Causes, ask, chosen, must_raise, returned, without
+from grader.result import CheckFailed
+from grader.submission import Question, Submission, call, handle, tensor
+
+SHAPE = (2, 3, 5, 7, 11)  # B, H, T, S, K
+FUNCTION = "attention.scaled_dot_product_attention"
+MASKED = ("mask_ignored", "mask_flipped", "mask_fill_zero", "mask_after_softmax",
+          "mask_of_other_rows")  # fmt: skip
+BIASED = ("bias_ignored", "bias_scaled")
+STEPS = "Compare with the formula in the docstring, step by step."
+Inputs = dict[str, np.ndarray]
+
+
+def draw(rng: Draws, scale: float = 1.0) -> Inputs:
+    """Draw queries and keys around `scale`, and values around 1."""
+    batch, heads, num_queries, num_keys, width = SHAPE
+    lengths = {"query": num_queries, "key": num_keys, "value": num_keys}
+    drawn = {
+        name: rng.child(name).uniform((batch, heads, length, width), -1.7, 1.7)
+        for name, length in lengths.items()
+    }
+    return drawn | {"query": drawn["query"] * scale, "key": drawn["key"] * scale}
+
+
+def draw_mask(rng: Draws, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw a mask that leaves every query its first key."""
+    mask = rng.integers(shape, 0, 2) > 0
+    mask[..., 0] = True
+    return mask
+
+
+def extreme(rng: Draws) -> Inputs:
+    """Draw scores near -240 where keys are allowed, and near 240 where they are hidden."""
+    inputs = draw(rng)
+    batch, heads, num_queries, num_keys, width = SHAPE
+    mask = draw_mask(rng.child("mask"), (batch, 1, 1, num_keys))
+    mask[..., -1] = False
+    # One direction carries the height of a score, the others tell the keys apart.
+    inputs["query"][..., 0] = 8.0 * np.sqrt(width)
+    inputs["key"][..., 0] = np.where(mask[:, :, 0], -30.0, 30.0)
+    return inputs | {"mask": mask}
+
+
+@pytest.mark.part("2.1")
+def test_attention_averages_values_by_softmax_of_scaled_scores(
+    submission: Submission, rng: Draws, expected: Ask
+) -> dict[str, Any]:
+    """Attention averages the values with the softmax over the allowed keys' scaled scores."""
+    batch, heads, num_queries, num_keys, _ = SHAPE
+    full = (batch, heads, num_queries, num_keys)
+    mask = draw_mask(rng.child("mask"), full)
+    bias = rng.child("bias").uniform((1, heads, num_queries, num_keys), -2.0, 2.0)
+    rows = draw_mask(rng.child("rows"), (batch, 1, 1, num_keys))
+    rows[:, ..., -1] = [[[False]], [[True]]]
+    plain = without(causes.ATTENTION, (*MASKED, *BIASED))
+    cases: list[tuple[str, Inputs, Causes]] = [
+        ("without a mask", draw(rng.child("plain")), plain),
+        ("with a padding mask", draw(rng.child("rows")) | {"mask": rows},
+         chosen(causes.ATTENTION, *MASKED)),
+        ("with a mask per head", draw(rng.child("masked")) | {"mask": mask},
+         chosen(causes.ATTENTION, *MASKED)),
+        ("with score_bias", draw(rng.child("biased")) | {"mask": mask, "score_bias": bias},
+         chosen(causes.ATTENTION, *BIASED)),
+        ("with inputs ten times as large", draw(rng.child("large"), 10.0) | {"mask": mask}, {}),
+        ("with large scores at hidden keys", extreme(rng.child("extreme")), {}),
+    ]  # fmt: skip
+    answers, tolerance = ask(submission, *[call(FUNCTION, **inputs) for _, inputs, _ in cases])
+    largest = 0.0
+    for (name, inputs, slips), answer in zip(cases, answers, strict=True):
+        what = f"attention {name}"
+        want = expected("scaled_dot_product_attention", **inputs)
+        context, weights = unpack(returned(answer, what, "attention"), want, what)
+        explain = suspects(expected, inputs, slips, "weights")
+        try:
+            judge(weights, want["weights"], what=f"{what}, weights", part="attention",
+                  advice=STEPS, suspects=explain, tolerance=tolerance)  # fmt: skip
+        except CheckFailed as failure:
+            look_at_weights(weights, inputs.get("mask"), what, tolerance, failure)
+            raise
+        evidence = judge(context, want["context"], what=f"{what}, context", part="attention",
+                         advice="The weights are right: look at what they average.",
+                         suspects=(), tolerance=tolerance)  # fmt: skip
+        largest = max(largest, evidence["largest_difference"])
+    return {"largest_difference": largest, "tolerance": tolerance, "calls": len(cases)}
+
+
+def unpack(value: Any, want: Expected, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return context and weights, finite and of the right shapes."""
+    if not isinstance(value, list) or len(value) != 2:
+        fail("no_pair", "attention", f"{what}: expected Attended(context, weights), got "
+             f"{'one tensor' if isinstance(value, np.ndarray) else 'something else'}.",
+             "Return both, as the docstring says.")  # fmt: skip
+    weights = tensor(value[1], want["weights"].shape, f"{what}, weights", "attention")
+    return tensor(value[0], want["context"].shape, f"{what}, context", "attention"), weights
+
+
+def suspects(expected: Ask, inputs: Inputs, slips: Causes, field: str) -> Iterator[Suspect]:
+    """Yield what attention with each of the slips would answer."""
+    for slip, (cause, advice) in slips.items():
+        value = expected("wrong_scaled_dot_product_attention", **inputs, slip=slip)[field]
+        yield Suspect(slip, value, cause, advice)
+
+
+def look_at_weights(
+    weights: np.ndarray, mask: np.ndarray | None, what: str, tolerance: float, failure: CheckFailed
+) -> None:
+    """Fail with what the weights themselves show, where no slip explains them."""
+    if failure.diagnosis.code != "values_differ":
+        return
+    if mask is not None:
+        hidden = np.where(mask, 0.0, weights)
+        if np.abs(hidden).max() > tolerance:
+            index = tuple(int(i) for i in np.unravel_index(np.abs(hidden).argmax(), hidden.shape))
+            fail("mask_leaks", "attention",
+                 f"{what}: the hidden key at {index} has weight {hidden[index]:.3g} where 0 is "
+                 "expected.", "Look at the score that hidden keys get before the softmax: is it "
+                 "low enough beside any other score?", failure.evidence)  # fmt: skip
+    sums = weights.sum(axis=-1)
+    if np.abs(sums - 1.0).max() > 1e-3:
+        index = tuple(int(i) for i in np.unravel_index(np.abs(sums - 1.0).argmax(), sums.shape))
+        fail("weights_do_not_sum_to_1", "attention",
+             f"{what}: the weights of the query at {index} sum to {sums[index]:.6g}, not to 1.",
+             "Look at the axis of the softmax and at what is done to the weights after it.",
+             failure.evidence)  # fmt: skip
+
+
+@pytest.mark.part("2.1")
+def test_attention_drops_weights_out_before_they_average(
+    submission: Submission, rng: Draws, expected: Ask
+) -> dict[str, Any]:
+    """Dropout is applied to the weights that average the values, not to those returned."""
+    inputs = draw(rng)
+    questions = (
+        Question("dropout", {"save": "drop", "rate": 1.0}),
+        call(FUNCTION, **inputs, dropout=handle("drop")),
+    )
+    (_, answer), tolerance = ask(submission, *questions)
+    what = "attention whose dropout drops everything"
+    want = expected("scaled_dot_product_attention", **inputs)
+    context, weights = unpack(returned(answer, what, "attention"), want, what)
+    where = "Look at what goes through dropout, and at what is returned."
+    judge(context, np.zeros_like(context), what=f"{what}, context", part="attention", suspects=[
+        Suspect("dropout_ignored", want["context"], "nothing is dropped.", where),
+        Suspect("dropout_before_softmax", np.broadcast_to(
+            inputs["value"].mean(axis=2, keepdims=True), context.shape),
+            "the scores are dropped, not the weights.", where)],
+        advice=where, tolerance=tolerance)  # fmt: skip
+    judge(weights, want["weights"], what=f"{what}, weights", part="attention", suspects=[
+        Suspect("weights_after_dropout", np.zeros_like(weights), "the weights returned are those "
+                "after dropout.", where)], advice=where, tolerance=tolerance)  # fmt: skip
+    return {"tolerance": tolerance}
+
+
+@pytest.mark.part("2.1")
+def test_attention_refuses_what_it_cannot_average(
+    submission: Submission, rng: Draws
+) -> dict[str, Any]:
+    """Attention raises for a query without any key, a mask that is not bool and other shapes."""
+    batch, heads, num_queries, num_keys, width = SHAPE
+    inputs = draw(rng)
+    empty = np.ones((batch, 1, num_queries, num_keys), bool)
+    empty[1, 0, 2] = False
+    wrong: list[tuple[str, str, Inputs]] = [
+        ("a query that may attend to no key", "ValueError", inputs | {"mask": empty}),
+        ("a mask of floats", "TypeError", inputs | {"mask": empty.astype(float)}),
+        ("more values than keys", "ValueError",
+         inputs | {"value": np.ones((batch, heads, num_keys + 1, width))}),
+    ]  # fmt: skip
+    answers = submission.attempt(*[call(FUNCTION, **given) for *_, given in wrong])
+    for (what, error, _), answer in zip(wrong, answers, strict=True):
+        must_raise(answer, error, f"attention with {what}", "attention")
+    return {"refused": len(wrong)}
+
+
+@pytest.mark.part("2.2")
+def test_split_and_merge_keep_each_head_with_its_token(
+    submission: Submission, rng: Draws, expected: Ask
+) -> dict[str, Any]:
+    """split_heads gives head h the h-th piece of every token, and merge_heads puts it back."""
+    batch, heads, length, width = 2, 3, 5, 7
+    x = rng.child("x").uniform((batch, length, heads * width), -1.0, 1.0)
+    pieces = rng.child("pieces").uniform((batch, heads, length, width), -1.0, 1.0)
+    asked = call("attention.split_heads", x, heads), call("attention.merge_heads", pieces)
+    split_answer, merge_answer = ask(submission, *asked)[0]
+    by_token = "Look at the order in which the axis is cut up and moved."
+    mixed = "numbers of different tokens are mixed: the axes are cut up in the wrong order."
+    turned = "a head gets every H-th number of a token, not the numbers side by side."
+    want = expected("split_heads", x=x, num_heads=heads)["value"]
+    judge(shaped(split_answer, want, "split_heads(x, 3)"), want, what="split_heads(x, 3)",
+          part="attention", advice=by_token, suspects=[
+        Suspect("heads_split_without_transpose", x.reshape(want.shape), mixed, by_token),
+        Suspect("heads_interleaved", x.reshape(batch, length, width, heads).transpose(0, 3, 1, 2),
+                turned, by_token)])  # fmt: skip
+    want = expected("merge_heads", x=pieces)["value"]
+    judge(shaped(merge_answer, want, "merge_heads(x)"), want, what="merge_heads(x)",
+          part="attention", advice=by_token, suspects=[
+        Suspect("heads_merged_without_transpose", pieces.reshape(want.shape), mixed, by_token),
+        Suspect("heads_interleaved", pieces.transpose(0, 2, 3, 1).reshape(want.shape), turned,
+                by_token)])  # fmt: skip
+    return {"numbers": int(x.size)}
+
+
+def shaped(answer: Any, want: np.ndarray, what: str) -> np.ndarray:
+    """Return an answer of the expected shape; float32 is as good as float64 here."""
+    return tensor(returned(answer, what, "attention"), want.shape, what, "attention")
+
+
+@pytest.mark.part("2.2")
+def test_split_and_merge_refuse_other_shapes(submission: Submission) -> dict[str, Any]:
+    """split_heads raises ValueError for a width that H does not divide, merge_heads for 3 axes."""
+    asked = (call("attention.split_heads", np.ones((2, 5, 7)), 3),
+             call("attention.merge_heads", np.ones((2, 5, 21))))  # fmt: skip
+    for what, answer in zip(("split_heads with width 7 and 3 heads", "merge_heads of 3 axes"),
+                            submission.attempt(*asked), strict=True):  # fmt: skip
+        must_raise(answer, "ValueError", what, "attention")
+    return {"refused": len(asked)}

@@ -1,0 +1,154 @@
+"""Task 2: multi-head attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grader import causes
+from grader.compare import agrees, fail
+from grader.draws import Draws
+from grader.expectations import Ask
+from grader.parameters import ProbeConfig, parameter_shapes
+from grader.parts import (
+    Case,
+    Findings,
+    Trial,
+    ask,
+    built_on,
+    chosen,
+    must_raise,
+    returned,
+    sure,
+    try_modules,
+    without,
+)
+from grader.submission import Submission, tensor
+
+# B, T, S and D differ, as do heads and head width; dropout must rest in eval().
+CONFIG = ProbeConfig(d_model=15, num_heads=3, dropout=0.5)
+BATCH, LENGTH, KEYS = 2, 5, 7
+EARLIER = ("1.2", "1.3", "2.1", "2.2")
+STEPS = "Follow the hints in the docstring one by one: project, split, mask, attend, merge."
+EVERY_ROW = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
+ONE_ROW = np.array([[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]], bool)
+
+
+def tokens(rng: Draws, name: str, length: int = LENGTH) -> np.ndarray:
+    """Draw (B, T, D)."""
+    return rng.child(name).uniform((BATCH, length, CONFIG.d_model), -1.7, 1.7)
+
+
+def trial(rng: Draws, *cases: Case, mode: str = "eval") -> Trial:
+    """Return multi-head attention with drawn weights."""
+    shapes = parameter_shapes(CONFIG, "multi_head_attention")
+    return Trial("multi_head_attention", "attention.MultiHeadAttention", CONFIG,
+                 rng.child("weights").weights(shapes), cases, ("query", "key_value"),
+                 options={"rope": False}, mode=mode)  # fmt: skip
+
+
+@pytest.mark.part("2.3")
+def test_multi_head_attention_attends_with_every_head(
+    submission: Submission, rng: Draws, expected: Ask, findings: Findings
+) -> dict[str, Any]:
+    """MultiHeadAttention projects, attends with every head, merges them and projects again."""
+    unmasked = without(causes.ATTENTION, ("mask_ignored", "mask_flipped", "mask_fill_zero",
+                                          "mask_after_softmax", "mask_of_other_rows",
+                                          "bias_ignored", "bias_scaled"))  # fmt: skip
+    query, same, other = (tokens(rng, name) for name in ("query", "same", "other"))
+    longer = tokens(rng, "longer", KEYS)
+    cases = (
+        Case("cross-attention", {"query": query, "key_value": same},
+             causes=causes.SOURCES | causes.PROJECTIONS | unmasked),
+        Case("self-attention", {"query": other}, causes=causes.PROJECTIONS),
+        Case("cross-attention to more keys than queries", {"query": query, "key_value": longer}),
+        Case("self-attention with inputs ten times as large", {"query": 10.0 * other}),
+    )  # fmt: skip
+    with built_on(findings, *EARLIER):
+        return try_modules(submission, expected, STEPS, trial(rng, *cases))
+
+
+@pytest.mark.part("2.3")
+def test_multi_head_attention_obeys_every_mask(
+    submission: Submission, rng: Draws, expected: Ask, findings: Findings
+) -> dict[str, Any]:
+    """MultiHeadAttention obeys masks, padding, offsets and bias; padded queries give exactly 0."""
+    query, longer = tokens(rng, "query"), tokens(rng, "longer", KEYS)
+    mask = rng.child("mask").integers((BATCH, 1, LENGTH, KEYS), 0, 2) > 0
+    keys = np.array([[1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1, 0]], bool)
+    mask[..., 0] = True
+    bias = rng.child("bias").uniform((1, CONFIG.num_heads, LENGTH, KEYS), -2.0, 2.0)
+    narrow = mask[:, 0, :, :LENGTH]
+    cases = (
+        Case("self-attention under a causal mask and padding",
+             {"query": query, "key_valid": EVERY_ROW, "query_valid": EVERY_ROW, "causal": True},
+             EVERY_ROW, without(causes.MASKS, ("attention_mask_ignored", "bias_ignored"))),
+        Case("self-attention with a mask per row", {"query": query, "attention_mask": narrow},
+             causes=chosen(causes.MASKS, "attention_mask_ignored")),
+        Case("cross-attention with a mask, padded keys and score_bias",
+             {"query": query, "key_value": longer, "attention_mask": mask, "key_valid": keys,
+              "query_valid": EVERY_ROW, "score_bias": bias}, EVERY_ROW,
+             chosen(causes.MASKS, "attention_mask_ignored", "key_valid_ignored", "masks_or",
+                    "mask_of_other_rows", "bias_ignored")),
+        Case("causal attention with offsets",
+             {"query": query[:, :3], "key_value": longer, "causal": True, "query_offset": 4,
+              "key_offset": 1}, None, causes.OFFSETS),
+        Case("self-attention with a row of padding only",
+             {"query": query, "key_valid": ONE_ROW, "query_valid": ONE_ROW}, ONE_ROW,
+             chosen(causes.MASKS, "key_valid_ignored")),
+    )  # fmt: skip
+    with built_on(findings, *EARLIER):
+        return try_modules(submission, expected, STEPS, trial(rng, *cases))
+
+
+@pytest.mark.part("2.3")
+def test_multi_head_attention_drops_weights_and_outputs_in_training(
+    submission: Submission, rng: Draws, expected: Ask, findings: Findings
+) -> dict[str, Any]:
+    """In train() dropout falls on the weights and on the output; in eval() it rests."""
+    case = Case("multi-head attention in train()", {"query": tokens(rng, "query")})
+    training = trial(rng, case, mode="train")
+    (built, answer), tolerance = ask(submission, training.build(), training.call(case))
+    sure(built)
+    want = training.expect(expected, case)[""]
+    got = tensor(returned(answer, case.what, "attention"), want.shape, case.what, "attention")
+    kept = got != 0
+    scaled = np.where(kept, want / (1.0 - CONFIG.dropout), 0.0)
+    # With both in place the answer is random; without one of them it is not.
+    slips = {
+        "no_dropout": (agrees(got, want, tolerance), "nothing is dropped"),
+        "weights_not_dropped": (agrees(got, scaled, tolerance), "the weights are not dropped"),
+        "output_not_dropped": (bool(kept.all()), "the output is not dropped"),
+    }
+    with built_on(findings, *EARLIER):
+        for code, (found, cause) in slips.items():
+            if found:
+                fail(code, "attention", f"{case.what}, dropout 0.5: {cause}.",
+                     "Look at the places that the last hint in the docstring names.",
+                     {"share_of_zeros": float(1.0 - kept.mean())})  # fmt: skip
+    return {"share_of_zeros": float(1.0 - kept.mean())}
+
+
+@pytest.mark.part("2.3")
+def test_multi_head_attention_refuses_impossible_calls(
+    submission: Submission, rng: Draws, findings: Findings
+) -> dict[str, Any]:
+    """MultiHeadAttention raises for a real query without a key, and for masks that are not bool."""
+    query = tokens(rng, "query")
+    cases = {
+        "a row whose keys are all padding": ("ValueError", {"query": query, "key_valid": ONE_ROW}),
+        "a padding mask of floats": (
+            "TypeError", {"query": query, "key_valid": EVERY_ROW.astype(float)}),
+        "a query of another width": ("ValueError", {"query": query[..., 1:]}),
+        "a negative offset": ("ValueError", {"query": query, "causal": True, "query_offset": -1}),
+    }  # fmt: skip
+    asked = trial(rng)
+    questions = [asked.call(Case(what, inputs)) for what, (_, inputs) in cases.items()]
+    built, *answers = submission.attempt(asked.build(), *questions)
+    sure(built)
+    with built_on(findings, *EARLIER):
+        for (what, (error, _)), answer in zip(cases.items(), answers, strict=True):
+            must_raise(answer, error, f"multi-head attention with {what}", "attention")
+    return {"refused": len(cases)}

@@ -1,0 +1,106 @@
+"""Task 4: the encoder block and the encoder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grader import causes
+from grader.draws import Draws, Weights
+from grader.expectations import Ask
+from grader.parameters import ProbeConfig, parameter_shapes
+from grader.parts import Case, Findings, Trial, built_on, silenced, try_modules
+from grader.submission import Submission
+
+BASE = ProbeConfig(d_model=6, num_heads=2, d_ff=7)
+BATCH, LENGTH = 2, 5
+VALID = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
+EARLIER = ("1.2", "1.3", "2.1", "2.2", "2.3", "3.1")
+BRANCHES = ("attention_branch", "feed_forward_branch")
+INSIDE = ("self_attention", "attention_branch", "feed_forward", "feed_forward_branch")
+BLOCK_ADVICE = "Compare the two branches with the hints in the docstring."
+STACK_ADVICE = "Compare the loop, and what follows it, with the hints in the docstring."
+
+
+def tokens(rng: Draws, name: str) -> np.ndarray:
+    """Draw (B, S, D)."""
+    return rng.child(name).uniform((BATCH, LENGTH, BASE.d_model), -1.7, 1.7)
+
+
+def bias(rng: Draws) -> np.ndarray:
+    """Draw (1, H, S, S)."""
+    return rng.child("bias").uniform((1, BASE.num_heads, LENGTH, LENGTH), -2.0, 2.0)
+
+
+def block(rng: Draws, placement: str, *cases: Case, mode: str = "eval") -> Trial:
+    """Return an encoder block with drawn weights."""
+    config = replace(BASE, placement=placement)
+    weights: Weights = rng.child("weights").weights(parameter_shapes(config, "encoder_block"))
+    return Trial("encoder_block", "encoder.EncoderBlock", config, weights, cases,
+                 sublayers=INSIDE, mode=mode)  # fmt: skip
+
+
+@pytest.mark.part("4.1")
+def test_encoder_block_is_attention_and_feed_forward_in_residual_branches(
+    submission: Submission, rng: Draws, expected: Ask, findings: Findings
+) -> dict[str, Any]:
+    """EncoderBlock attends both ways, then feeds forward, each around a residual path."""
+    x = tokens(rng, "x")
+    slips = causes.in_branches(*BRANCHES) | causes.ENCODER_BLOCK
+    with built_on(findings, *EARLIER):
+        return try_modules(submission, expected, BLOCK_ADVICE, *[
+            trial
+            for placement in ("pre", "post")
+            for trial in (
+                silenced(block(rng, placement, Case(
+                    f"the {placement}-norm block with silent sub-layers", {"x": x}, None,
+                    causes.in_branches(*BRANCHES)))),
+                block(rng, placement, Case(
+                    f"the {placement}-norm block", {"x": x, "score_bias": bias(rng)}, None,
+                    slips), mode="train"),
+            )
+        ])  # fmt: skip
+
+
+@pytest.mark.part("4.1")
+def test_encoder_block_hides_padding(
+    submission: Submission, rng: Draws, expected: Ask, findings: Findings
+) -> dict[str, Any]:
+    """EncoderBlock hides padded keys, and returns exactly 0 at padded positions."""
+    x = tokens(rng, "x")
+    x[~VALID] *= 10.0
+    one_row = np.array([[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]], bool)
+    with built_on(findings, *EARLIER):
+        return try_modules(submission, expected, BLOCK_ADVICE, *[
+            block(rng, placement,
+                  Case(f"the {placement}-norm block with padding", {"x": x, "valid": VALID}, VALID,
+                       causes.in_branches(*BRANCHES) | causes.ENCODER_BLOCK),
+                  Case(f"the {placement}-norm block with a row of padding only",
+                       {"x": x, "valid": one_row}, one_row))
+            for placement in ("pre", "post")
+        ])  # fmt: skip
+
+
+@pytest.mark.part("4.2")
+def test_encoder_runs_every_block_in_order(
+    submission: Submission, rng: Draws, expected: Ask, findings: Findings
+) -> dict[str, Any]:
+    """Encoder runs every block in order, then the final norm; padding ends at exactly 0."""
+    trials = []
+    for placement in ("pre", "post"):
+        config = replace(BASE, placement=placement, num_layers=3)
+        weights = rng.child("weights").weights(parameter_shapes(config, "encoder"))
+        inputs = {"x": tokens(rng, "x"), "valid": VALID, "score_bias": bias(rng)}
+        cases = (
+            Case(f"the {placement}-norm encoder", {"x": inputs["x"]}, None,
+                 {k: v for k, v in causes.STACK.items() if not k.startswith("score_bias")}),
+            Case(f"the {placement}-norm encoder with padding and score_bias", inputs, VALID,
+                 causes.ENCODER),
+        )  # fmt: skip
+        trials.append(Trial("encoder", "encoder.Encoder", config, weights, cases,
+                            sublayers=("blocks.0", "blocks.1", "blocks.2")))  # fmt: skip
+    with built_on(findings, *EARLIER, "4.1"):
+        return try_modules(submission, expected, STACK_ADVICE, *trials)

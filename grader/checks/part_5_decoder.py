@@ -1,0 +1,142 @@
+"""Task 5: the decoder block, the decoder, and the block of the decoder-only model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grader import causes
+from grader.draws import Draws
+from grader.expectations import Ask
+from grader.parameters import ProbeConfig, parameter_shapes
+from grader.parts import Case, Findings, Trial, built_on, silenced, try_modules
+from grader.submission import Submission
+
+BASE = ProbeConfig(d_model=6, num_heads=2, d_ff=7)
+BATCH, LENGTH, KEYS = 2, 5, 7
+TARGET = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
+MEMORY = np.array([[1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 0]], bool)
+ONE_ROW = np.array([[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]], bool)
+EARLIER = ("1.2", "1.3", "2.1", "2.2", "2.3", "3.1")
+BRANCHES = ("self_branch", "cross_branch", "feed_forward_branch")
+INSIDE = ("self_attention", "self_branch", "cross_attention", "cross_branch", "feed_forward",
+          "feed_forward_branch")  # fmt: skip
+CAUSAL_BRANCHES = ("attention_branch", "feed_forward_branch")
+CAUSAL_INSIDE = ("self_attention", "attention_branch", "feed_forward", "feed_forward_branch")
+BLOCK_ADVICE = "Compare the branches with the hints in the docstring."
+STACK_ADVICE = "Compare the loop, and what follows it, with the hints in the docstring."
+
+
+def tokens(rng: Draws, name: str, length: int = LENGTH) -> np.ndarray:
+    """Draw (B, T, D)."""
+    return rng.child(name).uniform((BATCH, length, BASE.d_model), -1.7, 1.7)
+
+
+def bias(rng: Draws) -> np.ndarray:
+    """Draw (1, H, T, T)."""
+    return rng.child("bias").uniform((1, BASE.num_heads, LENGTH, LENGTH), -2.0, 2.0)
+
+
+def block(rng: Draws, placement: str, *cases: Case, mode: str = "eval") -> Trial:
+    """Return a decoder block with drawn weights."""
+    config = replace(BASE, placement=placement)
+    weights = rng.child("weights").weights(parameter_shapes(config, "decoder_block"))
+    return Trial("decoder_block", "decoder.DecoderBlock", config, weights, cases,
+                 ("x", "memory"), INSIDE, mode=mode)  # fmt: skip
+
+
+@pytest.mark.part("5.1")
+def test_decoder_block_looks_back_then_at_the_memory(
+    submission: Submission, rng: Draws, expected: Ask, findings: Findings
+) -> dict[str, Any]:
+    """DecoderBlock looks back, then at the whole memory, then feeds forward, each in its branch."""
+    inputs = {"x": tokens(rng, "x"), "memory": tokens(rng, "memory")}
+    longer = inputs | {"memory": tokens(rng, "longer", KEYS)}
+    slips = causes.in_branches(*BRANCHES)
+    with built_on(findings, *EARLIER):
+        return try_modules(submission, expected, BLOCK_ADVICE, *[
+            trial
+            for placement in ("pre", "post")
+            for trial in (
+                silenced(block(rng, placement, Case(
+                    f"the {placement}-norm block with silent sub-layers", inputs, None, slips))),
+                block(rng, placement,
+                      Case(f"the {placement}-norm block", inputs | {"score_bias": bias(rng)}, None,
+                           causes.DECODER_BLOCK | causes.SAME_LENGTH | slips),
+                      Case(f"the {placement}-norm block with a longer memory", longer, None,
+                           causes.DECODER_BLOCK), mode="train"),
+            )
+        ])  # fmt: skip
+
+
+@pytest.mark.part("5.1")
+def test_decoder_block_hides_padding_on_both_sides(
+    submission: Submission, rng: Draws, expected: Ask, findings: Findings
+) -> dict[str, Any]:
+    """DecoderBlock hides padding of target and memory, and returns exactly 0 at padded targets."""
+    inputs = {"x": tokens(rng, "x"), "memory": tokens(rng, "memory", KEYS)}
+    inputs["memory"][~MEMORY] *= 10.0
+    both = inputs | {"target_valid": TARGET, "memory_valid": MEMORY}
+    with built_on(findings, *EARLIER):
+        return try_modules(submission, expected, BLOCK_ADVICE, *[
+            block(rng, placement,
+                  Case(f"the {placement}-norm block with padding on both sides", both, TARGET,
+                       causes.DECODER_BLOCK),
+                  Case(f"the {placement}-norm block with a row of padding only",
+                       both | {"target_valid": ONE_ROW}, ONE_ROW))
+            for placement in ("pre", "post")
+        ])  # fmt: skip
+
+
+@pytest.mark.part("5.2")
+def test_decoder_runs_every_block_in_order(
+    submission: Submission, rng: Draws, expected: Ask, findings: Findings
+) -> dict[str, Any]:
+    """Decoder runs every block over the same memory, then the final norm; padding ends at 0."""
+    trials = []
+    for placement in ("pre", "post"):
+        config = replace(BASE, placement=placement, num_layers=3)
+        weights = rng.child("weights").weights(parameter_shapes(config, "decoder"))
+        plain = {"x": tokens(rng, "x"), "memory": tokens(rng, "memory", KEYS)}
+        masked = plain | {"target_valid": TARGET, "memory_valid": MEMORY, "score_bias": bias(rng)}
+        slips = {k: v for k, v in causes.DECODER.items() if "handed_on" not in k
+                 and not k.startswith("score_bias")}  # fmt: skip
+        cases = (
+            Case(f"the {placement}-norm decoder", plain, None, slips),
+            Case(f"the {placement}-norm decoder with padding and score_bias", masked, TARGET,
+                 causes.DECODER),
+        )
+        trials.append(Trial("decoder", "decoder.Decoder", config, weights, cases, ("x", "memory"),
+                            ("blocks.0", "blocks.1", "blocks.2")))  # fmt: skip
+    with built_on(findings, *EARLIER, "5.1"):
+        return try_modules(submission, expected, STACK_ADVICE, *trials)
+
+
+@pytest.mark.part("5.3")
+def test_causal_block_looks_back_only(
+    submission: Submission, rng: Draws, expected: Ask, findings: Findings
+) -> dict[str, Any]:
+    """CausalBlock looks back, then feeds forward; padding is hidden and ends at exactly 0."""
+    x = tokens(rng, "x")
+    slips = causes.CAUSAL_BLOCK | causes.in_branches(*CAUSAL_BRANCHES)
+    trials = []
+    for placement in ("pre", "post"):
+        config = replace(BASE, placement=placement)
+        weights = rng.child("weights").weights(parameter_shapes(config, "causal_block"))
+        silent = Case(f"the {placement}-norm block with silent sub-layers", {"x": x}, None,
+                      causes.in_branches(*CAUSAL_BRANCHES))  # fmt: skip
+        cases = (
+            Case(f"the {placement}-norm block", {"x": x, "score_bias": bias(rng)}, None, slips),
+            Case(f"the {placement}-norm block with padding", {"x": x, "valid": TARGET}, TARGET,
+                 slips),
+            Case(f"the {placement}-norm block with a row of padding only",
+                 {"x": x, "valid": ONE_ROW}, ONE_ROW),
+        )  # fmt: skip
+        whole = Trial("causal_block", "decoder.CausalBlock", config, weights, cases,
+                      sublayers=CAUSAL_INSIDE)  # fmt: skip
+        trials += [silenced(replace(whole, cases=(silent,))), whole]
+    with built_on(findings, *EARLIER):
+        return try_modules(submission, expected, BLOCK_ADVICE, *trials)

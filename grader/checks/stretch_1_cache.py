@@ -1,0 +1,109 @@
+"""Stretch task S1: the key/value cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grader import stepwise
+from grader.compare import Suspect, fail, judge
+from grader.draws import Draws
+from grader.parameters import ProbeConfig
+from grader.parts import must_raise, sure
+from grader.submission import Question, Submission, call, tensor
+
+FIELDS = ["key", "value", "valid"]
+BATCH, HEADS, WIDTH = 2, 3, 7
+WHERE = "Look at which axis is time in each of the three tensors, and at the order of the two."
+SCHEMES = ("learned", "sinusoidal", "t5bias", "none")
+
+
+def columns(rng: Draws, length: int) -> list[np.ndarray]:
+    """Draw key, value and valid of `length` positions."""
+    key, value = (
+        rng.child(name).uniform((BATCH, HEADS, length, WIDTH), -1.0, 1.0)
+        for name in ("key", "value")
+    )
+    return [key, value, rng.child("valid").integers((BATCH, length), 0, 2) > 0]
+
+
+def joined(*parts: list[np.ndarray]) -> list[np.ndarray]:
+    """Join columns along time: axis 2 of keys and values, axis 1 of valid."""
+    return [np.concatenate(same, axis=min(2, same[0].ndim - 1)) for same in zip(*parts, strict=True)]
+
+
+@pytest.mark.part("S1")
+def test_append_joins_new_positions_and_keeps_the_old_cache(
+    submission: Submission, rng: Draws
+) -> dict[str, Any]:
+    """KVCache.append puts new positions behind the old ones, in a cache of its own."""
+    first, second, third, other = (
+        columns(rng.child(str(n)), length) for n, length in enumerate((5, 2, 1, 2))
+    )
+    saved = {"old": first, "longer": joined(first, second),
+             "longest": joined(first, second, third), "branch": joined(first, other)}  # fmt: skip
+    answers = submission.attempt(
+        call("attention.KVCache", *first, save="old"),
+        call("@old.append", *second, save="longer"),
+        call("@longer.append", *third, save="longest"),
+        call("@old.append", *other, save="branch"),
+        *[Question("fields", {"handle": name, "names": FIELDS}) for name in saved],
+    )
+    answers = [sure(answer) for answer in answers]
+    for (name, wanted), answer in zip(saved.items(), answers[len(saved) :], strict=True):
+        for field, want, got in zip(FIELDS, wanted, answer["values"], strict=False):
+            what = f"{field} of the {name} cache"
+            got = tensor(got, want.shape, what, "attention", want.dtype.kind)
+            axis = min(2, want.ndim - 1)
+            old = first[FIELDS.index(field)].shape[axis]
+            turned = np.roll(want, want.shape[axis] - old, axis=axis)
+            judge(got, want, what=what, part="attention", advice=WHERE, suspects=[
+                Suspect("new_before_old", turned, "the new positions stand before the old ones.",
+                        WHERE)])  # fmt: skip
+    return {"caches": len(saved)}
+
+
+@pytest.mark.part("S1")
+def test_append_refuses_another_batch_head_count_or_width(
+    submission: Submission, rng: Draws
+) -> dict[str, Any]:
+    """KVCache.append raises ValueError for another batch size, number of heads or width."""
+    held = columns(rng.child("held"), 5)
+    key, value, valid = columns(rng.child("new"), 2)
+    wrong = {
+        "another batch size": (key[:1], value[:1], valid[:1]),
+        "another number of heads": (key[:, :1], value[:, :1], valid),
+        "another width": (key[..., :1], value[..., :1], valid),
+        "values unlike the keys": (key, value[..., :1], valid),
+    }
+    questions = [call("@cache.append", *new) for new in wrong.values()]
+    built, *answers = submission.attempt(call("attention.KVCache", *held, save="cache"), *questions)
+    sure(built)
+    for what, answer in zip(wrong, answers, strict=True):
+        must_raise(answer, "ValueError", f"append with {what}", "attention")
+    return {"refused": len(wrong)}
+
+
+@pytest.mark.part("S1")
+def test_cached_decoding_equals_uncached_at_every_step(
+    submission: Submission, rng: Draws
+) -> dict[str, Any]:
+    """Cached decoding gives the logits of uncached decoding: prompt, several at once, one by one."""
+    found = {}
+    for kind in ("decoder_only", "seq2seq"):
+        for positions in SCHEMES if kind == "decoder_only" else ("learned", "t5bias"):
+            shape = ProbeConfig(vocab_size=11, d_model=6, num_heads=2, d_ff=7, num_layers=2,
+                                max_len=13, positions=positions)  # fmt: skip
+            found[f"{kind}, {positions}"] = stepwise.gaps(
+                submission, rng.child(f"{kind} {positions}"), kind, shape
+            )
+    trouble = stepwise.describe(found)
+    if trouble:
+        fail("cached_differs", "attention", trouble[0], "Follow offset and cache from the block "
+             "into attention: position of the first query, number of keys, masks and bias of the "
+             "remembered ones.", trouble[1])  # fmt: skip
+    return {"largest_difference": max(max(steps) for steps in found.values())}
+
+

@@ -1,0 +1,65 @@
+"""Stretch task S2: grouped key and value heads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grader.compare import Suspect, judge
+from grader.draws import Draws
+from grader.expectations import Ask
+from grader.parameters import ProbeConfig, parameter_shapes
+from grader.parts import Case, Findings, Trial, ask, built_on, must_raise, returned, try_modules
+from grader.submission import Submission, call, tensor
+
+WHERE = "Look at which query heads are neighbours, and which of them share a key/value head."
+
+
+@pytest.mark.part("S2")
+def test_repeat_kv_heads_gives_neighbours_the_same_head(
+    submission: Submission, rng: Draws, expected: Ask
+) -> dict[str, Any]:
+    """repeat_kv_heads copies each key/value head for a group of neighbouring query heads."""
+    groups = [(2, 6), (1, 5), (3, 3)]
+    given = [rng.child(str(own)).uniform((2, own, 5, 7), -1.0, 1.0) for own, _ in groups]
+    questions = [call("attention.repeat_kv_heads", x, heads)
+                 for x, (_, heads) in zip(given, groups, strict=True)]  # fmt: skip
+    answers, tolerance = ask(submission, *questions)
+    for x, (own, heads), answer in zip(given, groups, answers, strict=True):
+        what = f"repeat_kv_heads of {own} to {heads} heads"
+        want = expected("repeat_kv_heads", x=x, num_heads=heads)["value"]
+        got = tensor(returned(answer, what, "attention"), want.shape, what, "attention")
+        alternating = np.tile(x, (1, heads // own, 1, 1))
+        judge(got, want, what=what, part="attention", advice=WHERE, tolerance=tolerance, suspects=[
+            Suspect("kv_heads_alternate", alternating, "the copies alternate: query heads next "
+                    "to each other read different key/value heads.", WHERE)])  # fmt: skip
+    return {"groups": len(groups)}
+
+
+@pytest.mark.part("S2")
+def test_repeat_kv_heads_refuses_uneven_groups(submission: Submission) -> dict[str, Any]:
+    """repeat_kv_heads raises ValueError where the groups would differ in size."""
+    (answer,) = submission.attempt(call("attention.repeat_kv_heads", np.ones((2, 2, 5, 7)), 5))
+    must_raise(answer, "ValueError", "repeat_kv_heads of 2 to 5 heads", "attention")
+    return {"refused": 1}
+
+
+@pytest.mark.part("S2")
+def test_grouped_attention_shares_keys_and_values(
+    submission: Submission, rng: Draws, expected: Ask, findings: Findings
+) -> dict[str, Any]:
+    """Multi-head attention with fewer key/value heads equals one whose groups have equal heads."""
+    trials = []
+    for own in (2, 1):
+        config = ProbeConfig(d_model=12, num_heads=4, num_kv_heads=own)
+        weights = rng.child(str(own)).weights(parameter_shapes(config, "multi_head_attention"))
+        query = rng.child("query").uniform((2, 5, 12), -1.7, 1.7)
+        case = Case(f"attention with 4 query heads and {own} for keys and values",
+                    {"query": query, "causal": True})  # fmt: skip
+        trials.append(Trial("multi_head_attention", "attention.MultiHeadAttention", config,
+                            weights, (case,), ("query", "key_value"),
+                            options={"rope": False}))  # fmt: skip
+    with built_on(findings, "1.2", "1.3", "2.1", "2.2", "2.3"):
+        return try_modules(submission, expected, WHERE, *trials)

@@ -1,0 +1,127 @@
+"""Stretch task S3: rotary positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grader import stepwise
+from grader.compare import Suspect, agrees, fail, judge
+from grader.draws import Draws
+from grader.expectations import Ask
+from grader.parameters import ProbeConfig, parameter_shapes
+from grader.parts import Case, Findings, Trial, ask, built_on, must_raise, returned, try_modules
+from grader.submission import StudentError, Submission, call, tensor
+
+BASE = 100.0
+SHAPE = (2, 3, 5, 14)  # B, H, T, K
+PAIRS = "Look at which two numbers make a pair, and at the sign each of them gets."
+ANGLES = "Look at what is multiplied with the cosines and what with the sines."
+
+
+@pytest.mark.part("S3")
+def test_rotate_pairs_turns_every_adjacent_pair(
+    submission: Submission, rng: Draws, expected: Ask
+) -> dict[str, Any]:
+    """rotate_pairs turns each adjacent pair (a, b) into (-b, a), and refuses an odd width."""
+    x = rng.child("x").uniform(SHAPE, -1.7, 1.7)
+    want = expected("rotate_pairs", x=x)["value"]
+    (answer,), tolerance = ask(submission, call("positions.rotate_pairs", x))
+    what = "rotate_pairs(x)"
+    got = tensor(returned(answer, what, "positions"), want.shape, what, "positions")
+    first, second = np.split(x, 2, axis=-1)
+    judge(got, want, what=what, part="positions", advice=PAIRS, tolerance=tolerance, suspects=[
+        Suspect("rotated_backwards", -want, "the pairs are turned the other way round.", PAIRS),
+        Suspect("halves_paired", np.concatenate((-second, first), axis=-1), "number i is paired "
+                "with number i + K/2, while the tables hold the angles of neighbours.", PAIRS),
+        Suspect("pairs_exchanged", np.abs(want) * np.sign(x.reshape(*SHAPE[:-1], -1, 2)[..., ::-1]
+                .reshape(x.shape)), "the pairs are exchanged without a sign.", PAIRS),
+    ])  # fmt: skip
+    (odd,) = submission.attempt(call("positions.rotate_pairs", x[..., 1:]))
+    must_raise(odd, "ValueError", "rotate_pairs of an odd width", "positions")
+    return {"tolerance": tolerance}
+
+
+@pytest.mark.part("S3")
+def test_apply_rope_rotates_by_position_and_keeps_lengths(
+    submission: Submission, rng: Draws, expected: Ask
+) -> dict[str, Any]:
+    """apply_rope turns every pair by the angle of its position and keeps its length."""
+    x = rng.child("x").uniform(SHAPE, -1.7, 1.7)
+    width = SHAPE[-1]
+    for offset in (0, 6):
+        position = np.arange(offset, offset + SHAPE[2])[:, None]
+        angles = np.repeat(position * BASE ** (-np.arange(0, width, 2) / width), 2, axis=1)
+        cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        what = f"apply_rope from position {offset} on"
+        (answer,), tolerance = ask(submission, call("positions.apply_rope", x, cos, sin))
+        want = expected("apply_rope", x=x, offset=offset, base=BASE)["value"]
+        got = tensor(returned(answer, what, "positions"), want.shape, what, "positions")
+        turned = expected("rotate_pairs", x=x)["value"]
+        suspects = [
+            Suspect("rotated_backwards", x * cos - turned * sin, "the pairs are turned the other "
+                    "way round.", ANGLES),
+            Suspect("cosine_only", x * cos, "nothing is multiplied with the sines.", ANGLES),
+            Suspect("cosine_and_sine_exchanged", x * sin + turned * cos, "cosines and sines are "
+                    "exchanged.", ANGLES),
+            Suspect("not_rotated", x, "nothing is rotated.", ANGLES),
+        ]  # fmt: skip
+        if not agrees(got, want, tolerance):
+            _explain(got, x, what, suspects)
+        judge(got, want, what=what, part="positions", advice=ANGLES, suspects=suspects,
+              tolerance=tolerance)  # fmt: skip
+    return {"tolerance": tolerance}
+
+
+def _explain(got: np.ndarray, x: np.ndarray, what: str, suspects: list[Suspect]) -> None:
+    """Fail where the lengths of the vectors changed and no suspect explains it."""
+    if any(agrees(got, s.value) for s in suspects):
+        return
+    before, after = (np.linalg.norm(v, axis=-1) for v in (x, got))
+    if not np.allclose(before, after, rtol=1e-3):
+        index = tuple(int(i) for i in np.unravel_index(np.abs(after - before).argmax(), after.shape))
+        fail("length_not_kept", "positions",
+             f"{what}: the vector at {index} has length {after[index]:.4g} and had "
+             f"{before[index]:.4g}; a rotation keeps it.", ANGLES, {"index": index})  # fmt: skip
+
+
+@pytest.mark.part("S3")
+def test_rotary_attention_depends_on_distance_only(
+    submission: Submission, rng: Draws, expected: Ask, findings: Findings
+) -> dict[str, Any]:
+    """Attention with rotary positions sees distances: moving both sequences changes nothing."""
+    config = ProbeConfig(d_model=12, num_heads=2, rope_base=BASE, max_len=16)
+    weights = rng.child("weights").weights(parameter_shapes(config, "multi_head_attention"))
+    query, source = (rng.child(n).uniform((2, 5, 12), -1.7, 1.7) for n in ("query", "source"))
+    both = {"query": query, "key_value": source}
+    cases = (
+        Case("rotary attention", both),
+        Case("rotary attention with queries 3 positions later", both | {"query_offset": 3}),
+        Case("rotary attention with both sequences 4 positions later",
+             both | {"query_offset": 7, "key_offset": 4}),
+    )  # fmt: skip
+    trial = Trial("multi_head_attention", "attention.MultiHeadAttention", config, weights, cases,
+                  ("query", "key_value"), options={"rope": True}, told={"rope": True})  # fmt: skip
+    with built_on(findings, "2.1", "2.2", "2.3"):
+        return try_modules(submission, expected, "Look at which positions queries and keys are "
+                           "rotated to.", trial)  # fmt: skip
+
+
+@pytest.mark.part("S3")
+def test_rotary_positions_survive_the_cache(submission: Submission, rng: Draws) -> dict[str, Any]:
+    """With task S1 done, cached decoding with rotary positions equals uncached decoding."""
+    shape = ProbeConfig(vocab_size=11, d_model=12, num_heads=2, d_ff=7, num_layers=2, max_len=13,
+                        positions="rope")  # fmt: skip
+    try:
+        steps = stepwise.gaps(submission, rng, "decoder_only", shape)
+    except StudentError as error:
+        if error.kind == "not_implemented" and error.task == "S1":
+            return {"skipped": "task S1 is not implemented"}
+        raise
+    trouble = stepwise.describe({"decoder_only, rope": steps})
+    if trouble:
+        fail("cached_differs", "attention", trouble[0], "Look at which position a new token has "
+             "when it is rotated.", trouble[1])  # fmt: skip
+    return {"largest_difference": max(steps)}

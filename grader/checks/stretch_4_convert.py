@@ -1,0 +1,141 @@
+"""Stretch task S4: from multi-head to grouped-query attention."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grader.compare import Suspect, agrees, fail, judge
+from grader.draws import Draws, Weights
+from grader.parameters import ProbeConfig, parameter_shapes
+from grader.parts import must_raise, sure
+from grader.submission import Json, Question, Submission, call, config, tensor
+
+GROUPED = ProbeConfig(vocab_size=11, d_model=12, num_heads=6, num_kv_heads=2, d_ff=7, num_layers=2,
+                      max_len=13)  # fmt: skip
+MULTI_HEAD = replace(GROUPED, num_kv_heads=6)
+OLD_NAMES = {
+    "token_embedding": "emb",
+    "positions": "pos_emb",
+    "stack.final_norm": "norm_f",
+    "stack.blocks": "blocks",
+    "self_attention": "self_attn",
+    "out_proj": "o_proj",
+    "feed_forward.input_projection": "ffn.up",
+    "feed_forward.output_projection": "ffn.down",
+    "attention_branch.norm": "n1",
+    "feed_forward_branch.norm": "n3",
+}
+GROUPS = "Ask which rows of a weight make up one head, and which heads share one afterwards."
+
+
+def checkpoint(weights: Weights) -> Weights:
+    """Return the weights of a multi-head model under the older checkpoint's names."""
+    old = {}
+    for name, weight in weights.items():
+        for ours, theirs in OLD_NAMES.items():
+            name = name.replace(ours, theirs)
+        old[name] = weight
+    return old
+
+
+def merged(weight: np.ndarray, how: str) -> np.ndarray:
+    """Merge the six heads of a key or value weight into two groups of neighbours."""
+    heads = weight.reshape(2, 3, 2, *weight.shape[1:])  # group, head within it, K, ...
+    one = {"mean": heads.mean(axis=1), "first": heads[:, 0]}[how]
+    return np.asarray(one.reshape(4, *weight.shape[1:]))
+
+
+def alternating(weight: np.ndarray) -> np.ndarray:
+    """Average every other head: the groups that neighbours do not make."""
+    heads = weight.reshape(3, 2, 2, *weight.shape[1:])
+    return np.asarray(heads.mean(axis=0).reshape(4, *weight.shape[1:]))
+
+
+def fields(shape: ProbeConfig) -> Json:
+    """Return the configuration as a question holds it."""
+    return config(**{k: v for k, v in asdict(shape).items() if v is not None})
+
+
+def shared(name: str) -> bool:
+    """Tell whether a weight belongs to the key or value projections."""
+    return "k_proj" in name or "v_proj" in name
+
+
+@pytest.mark.part("S4")
+def test_convert_merges_the_heads_of_each_group(
+    submission: Submission, rng: Draws
+) -> dict[str, Any]:
+    """convert averages the heads of a group, takes the first, or fresh ones, and keeps the rest."""
+    weights = rng.weights(parameter_shapes(MULTI_HEAD, "decoder_only"))
+    old = checkpoint(weights)
+    for how in ("mean", "first", "random"):
+        got = converted(submission, old, GROUPED, how)
+        for name, weight in weights.items():
+            what = f'convert(..., "{how}"), {name}'
+            if shared(name) and how == "random":
+                value = tensor(got.get(name), (4, *weight.shape[1:]), what, "convert")
+                if any(agrees(value, merged(weight, kind)) for kind in ("mean", "first")):
+                    fail("random_is_not_fresh", "convert", f"{what}: it is made of the old heads.",
+                         "Keep what the new model was built with.")  # fmt: skip
+                continue
+            want = merged(weight, how) if shared(name) else weight
+            value = tensor(got.get(name), want.shape, what, "convert")
+            suspects = []
+            if shared(name):
+                suspects = [
+                    Suspect("groups_alternate", alternating(weight),
+                            "the heads of a group are not neighbours.", GROUPS),
+                    Suspect("heads_summed", 3.0 * merged(weight, "mean"),
+                            "the heads are summed.", GROUPS),
+                    Suspect("other_method", merged(weight, "first" if how == "mean" else "mean"),
+                            "it is another method's answer.", "Look at what `how` chooses."),
+                ]  # fmt: skip
+            judge(value, want, what=what, part="convert", advice=GROUPS, suspects=suspects)
+    return {"weights": len(weights)}
+
+
+@pytest.mark.part("S4")
+def test_convert_to_the_same_heads_changes_nothing(
+    submission: Submission, rng: Draws
+) -> dict[str, Any]:
+    """With equal head counts every weight stays what it was, whatever the method."""
+    weights = rng.weights(parameter_shapes(MULTI_HEAD, "decoder_only"))
+    old = checkpoint(weights)
+    for how in ("mean", "first", "random"):
+        got = converted(submission, old, MULTI_HEAD, how)
+        for name, weight in weights.items():
+            what = f'convert(..., "{how}") to as many heads, {name}'
+            value = tensor(got.get(name), weight.shape, what, "convert")
+            judge(value, weight, what=what, part="convert", suspects=(),
+                  advice="With one head to a group there is nothing to merge.")  # fmt: skip
+    return {"weights": len(weights)}
+
+
+def converted(submission: Submission, old: Weights, shape: ProbeConfig, how: str) -> dict[str, Any]:
+    """Return the parameters of the converted model by name."""
+    answers = submission.attempt(
+        call("convert.convert", old, fields(shape), how, save="converted"),
+        Question("parameters", {"handle": "converted"}),
+    )
+    return dict([sure(answer) for answer in answers][1]["parameters"])
+
+
+@pytest.mark.part("S4")
+def test_convert_refuses_what_it_cannot_load(submission: Submission, rng: Draws) -> dict[str, Any]:
+    """convert raises ValueError for an unknown method, and for missing or unknown weights."""
+    old = checkpoint(rng.weights(parameter_shapes(MULTI_HEAD, "decoder_only")))
+    less = {name: weight for name, weight in old.items() if name != "norm_f.bias"}
+    wrong = {
+        "an unknown method": (old, "median"),
+        "a missing weight": (less, "mean"),
+        "an unknown weight": (old | {"ffn.extra": np.ones(3)}, "mean"),
+    }
+    questions = [call("convert.convert", given, fields(GROUPED), how)
+                 for given, how in wrong.values()]  # fmt: skip
+    for what, answer in zip(wrong, submission.attempt(*questions), strict=True):
+        must_raise(answer, "ValueError", f"convert with {what}", "convert")
+    return {"refused": len(wrong)}

@@ -1,0 +1,142 @@
+"""Turns what a submission did into an outcome: a status, a sentence, a diagnosis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from grader.policy import Breach
+from grader.result import Diagnosis, Outcome, Status
+from grader.submission import TASK_FILES, StudentError
+from grader.workers import WorkerLost
+
+FILES = {task: f"{name}.py" for name, task in TASK_FILES.items()}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a check stands: its stub, or its gate."""
+
+    stub: str | None
+    gate: int | None
+    gate_name: str | None
+
+    @property
+    def group(self) -> str:
+        """Return the task or gate, whose checks share one worker."""
+        return f"gate {self.gate}" if self.gate else f"task {task_of(self.stub or '')}"
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Return the sort key: parts by task id, stretch parts, then gates."""
+        if self.gate:
+            return (2, str(self.gate))
+        stub = self.stub or ""
+        return (1 if stub.startswith("S") else 0, stub)
+
+
+def task_of(stub: str) -> str:
+    """Return the task of a stub id: "2" of "2.1", "S1" of "S1"."""
+    return stub.split(".")[0]
+
+
+def outcome(
+    status: Status,
+    summary: str,
+    diagnosis: Diagnosis | None = None,
+    evidence: dict[str, Any] | None = None,
+) -> Outcome:
+    """Return an outcome that `_record` will place."""
+    return Outcome("", None, None, status, summary, diagnosis, evidence or {})
+
+
+def missing_file(file: str, sentence: str) -> tuple[Status, str, Diagnosis]:
+    """Say which task file did not come, and what was found in its place."""
+    advice = f"Hand in {file} under its own name, beside the other files of the package."
+    diagnosis = Diagnosis("missing_file", file.removesuffix(".py"), f"{sentence}.", advice)
+    return Status.NOT_IMPLEMENTED, f"{sentence}.", diagnosis
+
+
+def policy_diagnosis(breach: Breach) -> Diagnosis:
+    """Say which forbidden name stands where."""
+    return Diagnosis(
+        "forbidden_name",
+        breach.part,
+        breach.cause,
+        "Write this piece yourself from tensor operations; the lab's given modules may be used.",
+    )
+
+
+def student_outcome(error: StudentError, place: Place) -> Outcome:
+    """Turn what the student's code raised into a status and a diagnosis."""
+    own = task_of(place.stub) if place.stub else None
+    if error.kind == "not_implemented":
+        task = str(error.task or place.stub or "")
+        file = FILES.get(task_of(task), "its file")
+        if place.stub and (task == place.stub or task_of(task) == own):
+            return outcome(Status.NOT_IMPLEMENTED, f"task {task} is not implemented yet ({file})")
+        return outcome(Status.BLOCKED, f"waits for task {task} ({file})")
+    evidence = {"type": error.type, "message": error.message, "frames": error.frames}
+    part = error.part or FILES.get(own or "", "").removesuffix(".py") or "models"
+    if error.kind == "out_of_memory":
+        return outcome(
+            Status.OUT_OF_MEMORY,
+            f"{error.type}: {error.message}",
+            Diagnosis(
+                "out_of_memory",
+                part,
+                f"{error.place() or part + '.py'}: it asked for more memory than a worker may use.",
+                "Look for a shape that multiplies sizes it should not.",
+            ),
+            evidence,
+        )
+    if error.kind == "constructor_changed":
+        return outcome(Status.FAILED, *constructor_changed(error, part), evidence)
+    if error.kind == "missing_name":
+        cause = f"{error.message}."
+        advice = "Restore the name from the handout: the rest of the lab imports it."
+        part = str(error.detail.get("file", part)).removesuffix(".py")
+        return outcome(
+            Status.FAILED, cause, Diagnosis("missing_name", part, cause, advice), evidence
+        )
+    if error.kind == "no_handle":
+        return outcome(Status.GRADER_ERROR, error.message)
+    cause = f"{error.place() or 'your code'}: {error.type}: {error.message}"
+    return outcome(
+        Status.ERROR,
+        cause,
+        Diagnosis("raised", part, cause, f"Run the failing call by hand and read {part}.py there."),
+        evidence,
+    )
+
+
+def constructor_changed(error: StudentError, part: str) -> tuple[str, Diagnosis]:
+    """Name the first parameter that differs from the handout's constructors."""
+    name = str(error.detail.get("name"))
+    shapes = [
+        f"shape {tuple(s)}" if isinstance(s, list) else "no such parameter"
+        for s in (error.detail.get("expected"), error.detail.get("found"))
+    ]
+    cause = (
+        f"The constructors were changed: for {name} the check expects {shapes[0]} "
+        f"and found {shapes[1]}, so it cannot load its weights."
+    )
+    advice = "Restore the given constructors; the gates still judge your own parameters."
+    return cause, Diagnosis("constructor_changed", part, cause, advice)
+
+
+def lost_outcome(lost: WorkerLost, place: Place) -> Outcome:
+    """Turn a lost worker into its status."""
+    words = {
+        "timeout": "Look for a loop that does not end.",
+        "out_of_memory": "Look for a tensor or list that grows without bound.",
+        "crashed": "Look for an exit call, or a recursion that breaks the interpreter.",
+        "protocol": "Return plain tensors; do not write to descriptors you did not open.",
+    }
+    part = (
+        FILES.get(task_of(place.stub), "models.py").removesuffix(".py") if place.stub else "models"
+    )
+    cause = f"The process that ran your code gave no answer: {lost.detail}."
+    return outcome(
+        Status(lost.status), cause, Diagnosis(lost.status, part, cause, words[lost.status])
+    )

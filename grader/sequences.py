@@ -1,0 +1,124 @@
+"""What gate 4 teaches and asks: sequences, and their answers under this run's permutation.
+
+Held-out rows are never in a batch, and only the referee knows their answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grader.draws import BOS, EOS, PAD, Draws, Ids, Row
+from grader.settings import Settings
+
+Answers = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """The data of one run.
+
+    Attributes:
+        permutation: (V,) what each id becomes in an answer; as easy to learn as the plain task, and
+            nothing that was written down before the run can know it.
+        disguise: (V,) what each id is called in the questions about held-out rows.
+        held_out: rows to answer, none of which is ever in a batch.
+    """
+
+    rng: Draws
+    lab: Settings
+    permutation: Ids
+    disguise: Ids
+    held_out: list[Row]
+
+    def answers(self, rows: Sequence[Row]) -> Answers:
+        """Return the right answers, without BOS and EOS."""
+        names = self.permutation.tolist()
+        return [[names[i] for i in answer] for answer in self.plain_answers(rows)]
+
+    def plain_answers(self, rows: Sequence[Row]) -> Answers:
+        """Return what the answers would be without the permutation."""
+        step = -1 if self.lab.data.task == "reverse" else 1
+        return [list(row[::step]) for row in rows]
+
+    def batches(self, attempt: int) -> list[list[Row]]:
+        """Draw the rows of every batch of one training."""
+        data, recipe = self.lab.data, self.lab.recipe
+        rows = self.rng.child(f"batches {attempt}").rows(
+            recipe.steps * recipe.batch_size,
+            data.min_length,
+            data.max_length,
+            self.lab.model.vocab_size,
+            exclude=self.held_out,
+        )
+        size = recipe.batch_size
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+    @property
+    def steps(self) -> int:
+        """Return how many tokens the longest answer has, with EOS."""
+        return self.lab.data.max_length + 1
+
+
+def draw(rng: Draws, lab: Settings) -> Sequences:
+    """Draw the permutation, the disguise and the held-out rows."""
+    size = lab.model.vocab_size
+    held_out = rng.child("held out").rows(
+        lab.accuracy.held_out_rows, lab.data.min_length, lab.data.max_length, size, unique=True
+    )
+    return Sequences(
+        rng,
+        lab,
+        rng.child("permutation").permutation_of_data_ids(size),
+        rng.child("disguise").permutation_of_data_ids(size),
+        held_out,
+    )
+
+
+def padded(rows: Sequence[Sequence[int]], width: int | None = None) -> Ids:
+    """Return the rows padded on the right, (B, longest or width)."""
+    ids = np.full((len(rows), width or max(map(len, rows))), PAD, dtype=np.int64)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row
+    return ids
+
+
+def forced(answers: Answers, width: int) -> tuple[Ids, Ids]:
+    """Return decoder inputs and targets, (B, width) each."""
+    inputs = padded([[BOS, *answer] for answer in answers], width)
+    targets = padded([[*answer, EOS] for answer in answers], width)
+    return inputs, targets
+
+
+def renamed(values: dict[str, np.ndarray], disguise: Ids) -> dict[str, np.ndarray]:
+    """Rename the ids inside trained weights, as a model that learned under other names has them.
+
+    The rows of the token tables and of the output projection change places. To a model that
+    answers from its weights the names mean nothing; an answer kept anywhere under the old names
+    is lost.
+    """
+    size = len(disguise)
+    new = dict(values)
+    for name in ("source_embedding.weight", "target_embedding.weight", "output_projection.weight"):
+        table = values.get(name)
+        if table is not None and table.ndim == 2 and len(table) == size:
+            new[name] = np.empty_like(table)
+            new[name][disguise] = table
+    return new
+
+
+def scrambled(values: dict[str, np.ndarray], rng: Draws) -> dict[str, np.ndarray]:
+    """Let the entries of every tensor change places among themselves."""
+    new = {}
+    for name, value in values.items():
+        order = np.argsort(rng.child(name).uniform((value.size,), 0.0, 1.0), kind="stable")
+        new[name] = value.reshape(-1)[order].reshape(value.shape)
+    return new
+
+
+def reply(rows: Sequence[Row], answers: Answers) -> dict[str, Any]:
+    """Return what a worker gets for one draw."""
+    return {"source": padded(rows), "answers": answers}

@@ -1,0 +1,108 @@
+"""Cached decoding against the same model without a cache, at every step (stretch tasks)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from grader.compare import TOLERANCE
+from grader.draws import Draws
+from grader.parameters import ProbeConfig, parameter_shapes
+from grader.parts import sure
+from grader.submission import (
+    Question,
+    Submission,
+    build,
+    call,
+    config,
+    forward,
+    handle,
+    tensor,
+)
+
+CLASSES = {
+    "seq2seq": "models.Seq2SeqTransformer",
+    "decoder_only": "models.DecoderOnlyTransformer",
+}
+LENGTH = 8
+# A prompt of three, two at once, then one by one; row 1 holds padding between real tokens.
+STEPS = [(0, 3), (3, 5), (5, 6), (6, 7), (7, 8)]
+VALID = np.array([[1, 1, 1, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 1, 1, 1]], bool)
+MEMORY_VALID = np.array([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], bool)
+
+
+def gaps(submission: Submission, rng: Draws, kind: str, shape: ProbeConfig) -> list[float]:
+    """Return for each step how far the cached logits are from the uncached ones.
+
+    Args:
+        submission: the tree.
+        rng: draws weights, ids and memory.
+        kind: "seq2seq" (its decoder alone, over a drawn memory) or "decoder_only".
+        shape: the model's configuration; its dropout is 0.
+    """
+    ids = rng.child("ids").integers((2, LENGTH), 3, shape.vocab_size)
+    questions = [
+        _build(rng, kind, shape),
+        call("cache.DecodingCache", shape.num_layers, save="cache"),
+        _ask(rng, kind, shape, ids, [(0, LENGTH)], cached=False),
+        _ask(rng, kind, shape, ids, STEPS, cached=True),
+    ]
+    *_, whole, steps = [sure(answer) for answer in submission.attempt(*questions)]
+    full = (2, LENGTH, shape.vocab_size)
+    reference = tensor(whole["outputs"][0], full, f"the {kind} model's logits", "decoder")
+    found = []
+    for (start, end), output in zip(STEPS, steps["outputs"], strict=True):
+        what = f"the {kind} model's cached logits of positions {start} to {end - 1}"
+        logits = tensor(output, (2, end - start, shape.vocab_size), what, "attention")
+        gap = np.abs(logits - reference[:, start:end]).max(axis=-1)
+        found.append(float(gap[VALID[:, start:end]].max()))
+    return found
+
+
+def _build(rng: Draws, kind: str, shape: ProbeConfig) -> Question:
+    fields = {k: v for k, v in asdict(shape).items() if v is not None}
+    weights = rng.child("weights").weights(parameter_shapes(shape, kind))
+    return build("model", CLASSES[kind], config(**fields), weights=weights)
+
+
+def _ask(
+    rng: Draws, kind: str, shape: ProbeConfig, ids: np.ndarray, steps: list[tuple[int, int]],
+    *, cached: bool,
+) -> Question:  # fmt: skip
+    extra: dict[str, Any] = {"cache": handle("cache")} if cached else {}
+    if kind == "decoder_only":
+        calls = [
+            {"args": [ids[:, a:b]], "kwargs": {"valid_tokens": VALID[:, a:b]} | extra}
+            for a, b in steps
+        ]
+        return forward("model", *calls)
+    memory = rng.child("memory").uniform((2, MEMORY_VALID.shape[1], shape.d_model), -1.7, 1.7)
+    masks = {"memory_valid": MEMORY_VALID}
+    calls = [
+        {"args": [ids[:, a:b], memory], "kwargs": masks | {"target_valid": VALID[:, a:b]} | extra}
+        for a, b in steps
+    ]
+    return forward("model", *calls, method="decode")
+
+
+def describe(found: dict[str, list[float]]) -> tuple[str, dict[str, Any]] | None:
+    """Say in words where cached and uncached decoding part; None where they never do.
+
+    Args:
+        found: the gaps per model and position scheme.
+    """
+    wrong = {name: steps for name, steps in found.items() if max(steps) > TOLERANCE}
+    if not wrong:
+        return None
+    name, steps = next(iter(wrong.items()))
+    step = next(i for i, gap in enumerate(steps) if gap > TOLERANCE)
+    start, end = STEPS[step]
+    when = "already in the prompt" if step == 0 else f"first at positions {start} to {end - 1}"
+    others = "every scheme tried" if len(wrong) == len(found) else ", ".join(wrong)
+    text = (
+        f"cached decoding differs from uncached decoding by {steps[step]:.3g}, {when} ({name}; "
+        f"it shows with {others})."
+    )
+    return text, {"gaps": wrong, "tolerance": TOLERANCE}

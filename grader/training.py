@@ -1,0 +1,151 @@
+"""One training of gate 4: the student's loop in a worker of its own, the outcome in a fresh one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from grader import decoding, sequences
+from grader.decoding import Decoded
+from grader.draws import Row
+from grader.frames import ProtocolError
+from grader.sequences import Sequences
+from grader.settings import Settings
+from grader.submission import Question, Submission
+
+TRAINED, UNTRAINED, SCRAMBLED = "trained", "untrained", "scrambled"
+CONTROL_ROWS = 128
+YARDSTICK_STEPS = 8
+# A step of the lab's own loop costs this many steps of the yardstick.
+LAB_LOOP = 1.0
+
+Values = dict[str, np.ndarray]
+
+
+@dataclass
+class Attempt:
+    """A training and what came of it."""
+
+    number: int
+    seed: int
+    batches: list[list[Row]]
+    drawn: int = 0
+    losses: list[float] = field(default_factory=list)
+    parameters: Values = field(default_factory=dict)
+    buffers: Values = field(default_factory=dict)
+    initial: Values = field(default_factory=dict)
+    cost: float = 0.0
+    decoded: dict[str, Decoded] = field(default_factory=dict)
+    matches: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def exact_match(self) -> float:
+        """Return the share of held-out rows that the trained model answers."""
+        return self.matches[TRAINED]
+
+
+def attempt(submission: Submission, data: Sequences, number: int) -> Attempt:
+    """Train once, from another seed at every number, then answer the held-out rows."""
+    seed = int(data.rng.child(f"seed {number}").integers((), 0, 2**31))
+    made = Attempt(number, seed, data.batches(number))
+    train(submission, data, made)
+    restore(submission, data, made)
+    made.decoded = decoding.decode(submission, (TRAINED,), data.held_out, data)
+    trouble = made.decoded[TRAINED].trouble
+    if trouble is not None:
+        raise trouble
+    some = data.held_out[:CONTROL_ROWS]
+    made.decoded |= decoding.decode(submission, (UNTRAINED, SCRAMBLED), some, data)
+    answers = data.answers(data.held_out)
+    made.matches = {
+        name: float(decoding.exact(found.tokens, answers[: len(found.tokens)]).mean())
+        for name, found in made.decoded.items()
+    }
+    return made
+
+
+def train(submission: Submission, data: Sequences, made: Attempt) -> None:
+    """Let the student's loop draw its batches, and take back the trained values."""
+    lab = data.lab
+    submission.renew()
+    measure = measure_machine(submission, lab)
+    before = submission.worker.processor_seconds()
+    question = Question("train", setting(lab) | {"recipe": asdict(lab.recipe), "seed": made.seed})
+    answer = submission.stream(
+        question, supply(submission, data, made), lab.limits.training_s, lab.limits.step_s
+    )
+    spent = submission.worker.processor_seconds() - before
+    # Nothing but the trained values goes on to the questions about held-out rows.
+    submission.renew()
+    made.cost = spent / max(made.drawn, 1) / (measure * LAB_LOOP)
+    made.losses = numbers(answer["losses"])
+    made.parameters = arrays(answer["parameters"])
+    made.buffers = arrays(answer["buffers"])
+
+
+def measure_machine(submission: Submission, lab: Settings) -> float:
+    """Return the processor time of one step of the yardstick, before the tree is imported."""
+    sizes = {k: v for k, v in asdict(lab.model).items() if k in ("d_model", "num_heads", "d_ff")}
+    sizes["length"] = lab.data.max_length
+    arguments = {"sizes": sizes, "batch_size": lab.recipe.batch_size}
+    submission.ask(Question("yardstick", arguments | {"steps": 2}))
+    before = submission.worker.processor_seconds()
+    submission.ask(Question("yardstick", arguments | {"steps": YARDSTICK_STEPS}))
+    return max(submission.worker.processor_seconds() - before, 1e-3) / YARDSTICK_STEPS
+
+
+def setting(lab: Settings) -> dict[str, Any]:
+    """Return the arguments that make the student's model."""
+    return {"config": asdict(lab.model)}
+
+
+def supply(
+    submission: Submission, data: Sequences, made: Attempt
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return what answers a draw: the next batch, and after the last one the end."""
+    replies = [sequences.reply(rows, data.answers(rows)) for rows in made.batches]
+    ended = False
+
+    def respond(message: dict[str, Any]) -> dict[str, Any]:
+        nonlocal ended
+        if ended or message != {"draw": made.drawn}:
+            raise ProtocolError("it asked for a batch that was not its turn")
+        if made.drawn == len(replies):
+            ended = True
+            return {"end": True}
+        made.drawn += 1
+        event = {"done": made.drawn, "total": len(replies), "what": "training steps"}
+        submission.progress({"kind": "progress"} | event)
+        return replies[made.drawn - 1]
+
+    return respond
+
+
+def restore(submission: Submission, data: Sequences, made: Attempt) -> None:
+    """Build the trained, the untrained and the scrambled model in a worker that never trained."""
+    values = sequences.renamed(made.parameters | made.buffers, data.disguise)
+    mixed = sequences.scrambled(made.parameters, data.rng.child("scramble"))
+    built = {
+        TRAINED: values,
+        UNTRAINED: {},
+        SCRAMBLED: mixed | made.buffers,
+    }
+    answers = submission.ask(*(
+        Question("restore", setting(data.lab) | {"save": name, "seed": made.seed, "values": given})
+        for name, given in built.items()
+    ))  # fmt: skip
+    made.initial = arrays(answers[1]["parameters"])
+
+
+def arrays(values: dict[str, Any]) -> Values:
+    """Keep what is an array of numbers."""
+    return {str(k): v for k, v in values.items() if isinstance(v, np.ndarray)}
+
+
+def numbers(losses: Any) -> list[float]:
+    """Return the loop's losses; an answer that is no list of numbers has none."""
+    good = isinstance(losses, list) and all(isinstance(v, (int, float)) for v in losses)
+    return [float(v) for v in losses] if good else []

@@ -1,0 +1,406 @@
+"""The corpus: its reader, the comparison, the traps, and every case of it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from grader import corpus, patching, settings
+from grader.containment import Traps
+from grader.corpus import Case, Catch, CorpusError, Wrong
+from grader.verdicts import Result, accuracy, compare_catch, compare_hostile, compare_right, tally
+from grader.verify import Bench
+
+LAB = settings.load()
+CASES = corpus.load(LAB)
+
+
+@pytest.fixture(scope="session")
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.close()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(c, id=f"{c.kind}/{c.name}", marks=[pytest.mark.slow] if c.trains else [])
+        for c in CASES
+    ],
+)
+def test_case_gets_its_verdict(bench: Bench, case: Case) -> None:
+    result = bench.judge(case)
+    if result.skipped:
+        pytest.skip(result.skipped)
+    assert result.problems == []
+
+
+def test_titles_are_distinct() -> None:
+    titles = [case.title for case in CASES]
+    assert sorted(titles) == sorted(set(titles))
+
+
+# Reading ---------------------------------------------------------------------------------------
+
+TITLE = 'title = "the causal mask hides nothing"\n'
+EDIT = '[[edit]]\nfile = "masks.py"\nold = "every_pair.tril(offset)"\nnew = "every_pair"\n'
+VERDICT = 'caught_by = ["1.2"]\npart = "masks"\ncode = "no_causal_mask"\n'
+
+
+def write_case(folder: Path, text: str, kind: str = "wrong") -> Path:
+    path = folder / kind / "a_case" / "case.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return path
+
+
+def test_case_is_read_with_its_verdict(tmp_path: Path) -> None:
+    case = corpus.read(write_case(tmp_path, TITLE + VERDICT + EDIT), LAB)
+    assert isinstance(case, Wrong)
+    assert (case.name, case.kind, case.trains) == ("a_case", "wrong", False)
+    assert case.catch == Catch(("1.2",), "masks", "no_causal_mask")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("title", "case.toml: expected a TOML file, got: Expected '='"),
+        (VERDICT + EDIT, "case.toml.title: expected a text of one sentence"),
+        (TITLE + VERDICT, "case.toml.edit: expected a change to the tree, got 'none'"),
+        (TITLE + VERDICT + "wrong = 1\n" + EDIT, "case.toml: expected only the keys"),
+        (TITLE + VERDICT + 'name = "b"\n' + EDIT, "case.toml.name: expected a key that the README"),
+        (TITLE + EDIT, "case.toml.caught_by: expected what must catch it, got 'nothing'"),
+        (TITLE + 'part = "masks"\n' + EDIT, "expected caught_by, part and code together"),
+        (TITLE + VERDICT.replace("1.2", "1.9") + EDIT, "caught_by: expected one of 1.1, 1.2,"),
+        (
+            TITLE + VERDICT.replace('["1.2"]', '["finite_gradients", "greedy_accuracy"]') + EDIT,
+            "caught_by: expected at most one gate, for the later ones wait for it",
+        ),
+        (
+            TITLE + VERDICT + EDIT.replace("every_pair.tril(offset)", "every_pair"),
+            "edit[0].old: expected a text that occurs exactly once in masks.py, got "
+            "'one that occurs 2 times'",
+        ),
+        (
+            TITLE + VERDICT + EDIT.replace("tril", "triu"),
+            "edit[0].old: expected a text that occurs exactly once in masks.py, got "
+            "'one that occurs 0 times'",
+        ),
+        (
+            TITLE + VERDICT + EDIT.replace('"every_pair"', '"every_pair.tril(offset)"'),
+            "edit[0].new: expected a text that differs from old",
+        ),
+        (
+            TITLE + VERDICT + EDIT.replace("masks.py", "mask.py"),
+            "edit[0].file: expected a file of the package, got 'mask.py'",
+        ),
+        (
+            TITLE + VERDICT + '[[file]]\npath = "transformer/masks.py"\ntext = ""\n',
+            "file[0].path: expected a new file; edit is for others, got 'transformer/masks.py'",
+        ),
+        (
+            TITLE + VERDICT + '[[file]]\npath = "../masks.py"\ntext = ""\n',
+            "file[0].path: expected a text that stays inside the tree, got '../masks.py'",
+        ),
+        (
+            TITLE + VERDICT + 'delete = ["transformer/mask.py"]\n',
+            "delete: expected a file of the tree, got 'transformer/mask.py'",
+        ),
+        (
+            TITLE + "[given_submitted]\n" + VERDICT + EDIT,
+            "caught_by: expected what must catch it, for masks.py is patched, got 'nothing'",
+        ),
+    ],
+)
+def test_case_that_cannot_be_used_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(CorpusError) as caught:
+        corpus.read(write_case(tmp_path, text), LAB)
+    assert str(caught.value).startswith("wrong/a_case/case.toml")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "max_score: expected a number >= 0, got nothing"),
+        ("max_score = 3\nmin_score = 5\n", "min_score: expected at most max_score = 3, got '5'"),
+        ("max_score = 0\nneeds = ['luck']\n", 'needs[0]: expected "contained" or "landlock"'),
+        ("max_score = 0\n[statuses]\n9 = 'passed'\n", "statuses: expected one of 1, 2, 3, 4, 5"),
+        ("max_score = 0\n[statuses]\n1 = 'won'\n", "statuses: expected one of blocked, crashed"),
+    ],
+)
+def test_hostile_case_that_cannot_be_used_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(CorpusError) as caught:
+        corpus.read(write_case(tmp_path, TITLE + text + EDIT, "hostile"), LAB)
+    assert message in str(caught.value)
+
+
+def test_folder_without_cases_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="expected wrong or right or hostile/<name>/case.toml"):
+        corpus.load(LAB, tmp_path)
+
+
+def test_folder_without_a_case_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "right" / "empty").mkdir(parents=True)
+    with pytest.raises(
+        CorpusError, match=r"right/empty/case.toml: expected a TOML file, got: .*No"
+    ):
+        corpus.load(LAB, tmp_path)
+
+
+def test_only_cases_that_need_it_are_trained(tmp_path: Path) -> None:
+    part = corpus.read(write_case(tmp_path / "1", TITLE + VERDICT + EDIT), LAB)
+    gate = VERDICT.replace("1.2", "greedy_accuracy")
+    late = corpus.read(write_case(tmp_path / "2", TITLE + gate + EDIT), LAB)
+    right = corpus.read(write_case(tmp_path / "3", TITLE + EDIT, "right"), LAB)
+    quick = TITLE + "needs_training = false\n" + EDIT
+    spared = corpus.read(write_case(tmp_path / "4", quick, "right"), LAB)
+    assert [case.trains for case in (part, late, right, spared)] == [False, True, True, False]
+
+
+# Patching --------------------------------------------------------------------------------------
+
+
+def test_patched_tree_is_written_with_words_filled_in(tmp_path: Path) -> None:
+    edit = patching.Edit("masks.py", "every_pair.tril(offset)", '"@TOKEN@"')
+    extras = [
+        patching.Extra("conftest.py", "# @TOKEN@ @OTHER@"),
+        patching.Extra("transformer/gone.py", link="@TOKEN@/gone.py"),
+    ]
+    tree = patching.patched("solution", [edit], extras, ["transformer/norms.py"], {"TOKEN": "t7"})
+    patching.write(tree, tmp_path)
+    assert 'return "t7"' in (tmp_path / "transformer" / "masks.py").read_text()
+    assert (tmp_path / "conftest.py").read_text() == "# t7 @OTHER@"
+    assert (tmp_path / "transformer" / "gone.py").readlink() == Path("t7/gone.py")
+    assert not (tmp_path / "transformer" / "norms.py").exists()
+
+
+def test_starter_is_patched_as_released() -> None:
+    tree = patching.patched("starter", [])
+    assert b"raise NotImplementedError" in bytes(tree["transformer/masks.py"])
+
+
+def test_unchecked_bytecode_runs_instead_of_its_source(tmp_path: Path) -> None:
+    """The attack works on an unprotected interpreter, so the case that uses it shows something."""
+    (tmp_path / "victim.py").write_text("print('source')")
+    cached = tmp_path / "__pycache__" / f"victim.{sys.implementation.cache_tag}.pyc"
+    cached.parent.mkdir()
+    cached.write_bytes(patching.unchecked_bytecode("print('bytecode')", "victim.py"))
+    command = [sys.executable, "-c", "import victim"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "bytecode\n"
+
+
+# Comparing -------------------------------------------------------------------------------------
+
+
+def check(place: str, status: str, part: str = "", code: str = "") -> dict[str, object]:
+    diagnosis = {"part": part, "code": code} if part else None
+    stub = place if place[0].isdigit() else None
+    return {"stub": stub, "status": status, "summary": f"{place} says", "diagnosis": diagnosis}
+
+
+def tree(*found: dict[str, object], passed: bool = False, **fields: object) -> dict[str, object]:
+    entry = {"name": "future_independence", "task": "1", "status": "passed", "summary": "is fine"}
+    return {
+        "parts": [entry | {"checks": list(found)}], "stretch": [], "gates": [], "passed": passed, "gates_passed": passed,
+        "score": 7, "complete": True, "grader_error": None,
+        "integrity": {"flags": []}, "submission": {"notes": []},
+    } | fields  # fmt: skip
+
+
+def compared(compare: object, *arguments: object) -> Result:
+    result = Result("a_case", "wrong", "a sentence")
+    compare(*arguments, result)  # type: ignore[operator]
+    return result
+
+
+CATCH = Catch(("1.2", "future_independence"), "masks", "causal_too_wide")
+
+
+def test_wrong_case_is_as_expected_when_caught_and_named() -> None:
+    found = tree(
+        check("1.2", "failed", "masks", "causal_too_wide"), check("future_independence", "failed")
+    )
+    result = compared(compare_catch, CATCH, found)
+    assert (result.verdict, result.problems) == ("as expected", [])
+    assert accuracy([result]) == {"diagnoses": 1, "part named": 1, "cause named": 1}
+
+
+def test_wrong_case_that_is_accepted_is_a_mismatch() -> None:
+    result = compared(compare_catch, CATCH, tree(check("1.2", "passed"), passed=True))
+    assert result.problems == [
+        "it was accepted",
+        "expected 1.2 to catch it, got none",
+        "expected future_independence to catch it, got none",
+        "1.2: expected the diagnosis masks/causal_too_wide, got none/none: it did not fail",
+    ]
+
+
+def test_wrong_case_with_another_diagnosis_is_a_mismatch() -> None:
+    found = tree(
+        check("1.2", "failed", "masks", "values_differ"), check("future_independence", "failed")
+    )
+    result = compared(compare_catch, CATCH, found)
+    assert result.problems == [
+        "1.2: expected the diagnosis masks/causal_too_wide, got masks/values_differ: 1.2 says"
+    ]
+    assert accuracy([result]) == {"diagnoses": 1, "part named": 1, "cause named": 0}
+
+
+def test_difference_without_a_cause_counts_as_no_cause() -> None:
+    catch = Catch(("1.2",), "masks", "values_differ")
+    result = compared(compare_catch, catch, tree(check("1.2", "failed", "masks", "values_differ")))
+    assert result.problems == []
+    assert accuracy([result])["cause named"] == 0
+
+
+def test_blocked_check_catches_nothing() -> None:
+    result = compared(compare_catch, CATCH, tree(check("1.2", "blocked")))
+    assert "expected 1.2 to catch it, got none" in result.problems
+
+
+def test_right_case_must_pass_without_flags() -> None:
+    flagged = {"flags": [{"code": "dynamic_import", "message": "line 3"}]}
+    found = tree(check("1.2", "passed"), check("2.1", "timeout"), integrity=flagged)
+    result = compared(compare_right, (), found, True)
+    assert result.problems == [
+        "2.1: expected passed, got timeout: 2.1 says",
+        "it was not accepted",
+        "flagged dynamic_import: line 3",
+    ]
+
+
+def test_right_case_may_lose_what_its_constructors_cost() -> None:
+    lost = check("2.3", "failed", "attention", "constructor_changed")
+    result = compared(compare_right, ("2.3",), tree(lost, gates_passed=True), True)
+    assert result.problems == []
+    result = compared(compare_right, ("2.3",), tree(check("2.3", "passed")), True)
+    assert result.problems == [
+        "2.3: expected constructor_changed, got no failure",
+        "it was not accepted",
+    ]
+
+
+def test_hostile_case_is_held_to_its_points_statuses_and_marks(tmp_path: Path) -> None:
+    text = (
+        TITLE + 'max_score = 5\nflags = ["weights"]\nnotes = ["dropped"]\n[statuses]\n1 = "error"\n'
+    )
+    case = corpus.read(write_case(tmp_path, text + EDIT, "hostile"), LAB)
+    breach = check("1.2", "error")
+    breach["summary"] = "RuntimeError: Breached: read it\x1b"
+    result = compared(compare_hostile, case, tree(breach))
+    assert result.problems == [
+        "expected 0 to 5 points, got 7",
+        "1: expected error, got passed: is fine",
+        "expected the flag weights, got none",
+        "expected a note with 'dropped', got none",
+        "1.2: it reached what it must not: RuntimeError: Breached: read it\x1b",
+        "a control character reached the result",
+    ]
+
+
+def test_fault_of_the_grader_is_a_mismatch() -> None:
+    found = tree(check("1.2", "passed"), passed=True, grader_error="boom", complete=False)
+    result = compared(compare_right, (), found, True)
+    assert result.problems == ["the grader failed: boom", "the grading did not finish"]
+
+
+def test_results_survive_the_way_between_processes() -> None:
+    result = compared(compare_catch, CATCH, tree(check("1.2", "failed", "masks", "other")))
+    assert Result.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+def test_tally_counts_each_kind() -> None:
+    good, bad = Result("a", "right", "t"), Result("b", "right", "t", ["no"])
+    skipped = Result("c", "hostile", "t", skipped="needs seccomp")
+    assert tally([good, bad, skipped]) == {
+        "right": {"as expected": 1, "mismatch": 1, "skipped": 0},
+        "hostile": {"as expected": 0, "mismatch": 0, "skipped": 1},
+    }
+
+
+# Traps -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def traps(tmp_path: Path) -> Iterator[Traps]:
+    workshop = SimpleNamespace(
+        base=tmp_path, trees=tmp_path / "trees", scratches=tmp_path / "scratch"
+    )
+    workshop.trees.mkdir()
+    workshop.scratches.mkdir()
+    with Traps(SimpleNamespace(workshop=workshop, settings=LAB)) as traps:  # type: ignore[arg-type]
+        yield traps
+
+
+def test_traps_stay_silent_when_nothing_happens(traps: Traps) -> None:
+    assert list(traps.sprung()) == []
+
+
+def test_traps_see_files(traps: Traps) -> None:
+    left = Path("/dev/shm" if os.path.isdir("/dev/shm") else "/tmp", f"x{traps.token}")
+    left.touch()
+    (traps.referee.workshop.scratches / "7").mkdir()
+    try:
+        problems = sorted(traps.sprung())
+    finally:
+        left.unlink()
+    own = traps.referee.workshop.scratches / "7"
+    assert problems == [f"left {left}", f"left its own folder {own}"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_traps_see_processes(traps: Traps) -> None:
+    home = os.fsdecode(traps.referee.workshop.base)
+    process = subprocess.Popen(["sleep", "60"], env={"HOME": home}, start_new_session=True)
+    try:
+        assert list(traps.sprung()) == [f"left processes running: {process.pid}"]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_traps_see_connections(traps: Traps) -> None:
+    with socket.create_connection(("127.0.0.1", int(traps.words["PORT"]))) as connection:
+        assert connection.recv(1) == b""
+    assert list(traps.sprung()) == ["connected to a TCP port 1 times"]
+
+
+# The command -----------------------------------------------------------------------------------
+
+
+def verify(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "grader", "verify", *arguments]
+    return subprocess.run(command, cwd=patching.ROOT, capture_output=True, text=True)
+
+
+def test_verify_prints_counts_and_writes_them(tmp_path: Path) -> None:
+    done = verify("exit_at_import", "--jobs", "1", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "as expected  hostile/exit_at_import" in done.stdout
+    written = json.loads((tmp_path / "verify.json").read_text())
+    assert written["cases"] == {"hostile": {"as expected": 1, "mismatch": 0, "skipped": 0}}
+    assert [r["verdict"] for r in written["results"]] == ["as expected"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no_such_case"], "cannot verify: expected names of cases, got no_such_case"),
+        (["--shard", "3/2"], "expected I/N with 1 <= I <= N, got 3/2"),
+    ],
+)
+def test_verify_refuses_what_it_cannot_do(arguments: list[str], message: str) -> None:
+    done = verify(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
