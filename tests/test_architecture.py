@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parent.parent
 MASTER = sorted((ROOT / "solution").rglob("*.py"))
@@ -136,7 +137,7 @@ def test_pyproject_is_the_only_configuration() -> None:
     assert [p for p in ROOT.iterdir() if p.name in names | {"tox.ini", "setup.py"}] == []
 
 
-def test_constraints_pin_everything_that_is_required() -> None:
+def test_constraints_pin_what_is_required_for_every_python_from_3_11_0() -> None:
     pinned = dict(
         line.split("==")
         for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
@@ -154,6 +155,8 @@ def test_constraints_pin_everything_that_is_required() -> None:
         assert wanted.specifier.contains(versions[name], prereleases=True), str(wanted)
         if name not in seen:
             seen.add(name)
+            oldest = metadata.metadata(name)["Requires-Python"] or ""
+            assert SpecifierSet(oldest).contains("3.11.0"), f"{name} {versions[name]}: {oldest}"
             todo += metadata.requires(name) or []
     assert seen <= set(versions)
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -67,38 +68,42 @@ def run(experiment: Experiment) -> Iterator[Round]:
     """
     command = [sys.executable, "-m", experiment.module, *experiment.arguments]
     command += ["--rounds", str(experiment.rounds)]
-    # A session of its own: Ctrl-C reaches the harness, which then ends the program.
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment(experiment.threads),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    with tempfile.TemporaryFile("w+") as said:
+        # A session of its own: Ctrl-C reaches the harness, which then ends the program.
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment(experiment.threads),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            start_new_session=True,
+        )
+        count = 0
         try:
-            assert process.stdout is not None and process.stderr is not None
-            count = 0
+            assert process.stdout is not None
             for line in process.stdout:
                 count += 1
                 yield json.loads(line)
-            said = process.stderr.read().strip().split("\n")[-1]
             code = process.wait()
-            if code or count < experiment.rounds:
-                reason = said or f"exit code {code}"
-                raise MeasurementFailed(f"{count} of {experiment.rounds} rounds: {reason}")
         finally:
             end(process)
+        if code or count < experiment.rounds:
+            said.seek(0)
+            reason = said.read().strip().split("\n")[-1] or f"exit code {code}"
+            raise MeasurementFailed(f"{count} of {experiment.rounds} rounds: {reason}")
 
 
 def end(process: subprocess.Popen[str]) -> None:
     """End a program and what it started; it may clean up after itself."""
+    if process.stdout is not None:
+        process.stdout.close()
     if process.poll() is not None:
         return
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
     try:
         process.wait(timeout=5.0)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -148,6 +148,7 @@ class TrainingRecipe:
         batch_size: B, rows per batch.
         learning_rate: peak learning rate per step.
         warmup_fraction: share of the steps in which the rate rises to its peak.
+        decay_power: after the peak the rate falls as (share of the steps left) ** decay_power.
         weight_decay: decoupled weight decay.
         clip_norm: largest allowed norm of the gradient.
         betas: decay rates of AdamW's two averages.
@@ -159,10 +160,11 @@ class TrainingRecipe:
     steps: int = 300
     batch_size: int = 128
     learning_rate: float = 2e-2
-    warmup_fraction: float = 0.3
-    weight_decay: float = 0.01
+    warmup_fraction: float = 0.05
+    decay_power: float = 3.0
+    weight_decay: float = 0.1
     clip_norm: float = 1.0
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[float, float] = (0.8, 0.99)
 
     def __post_init__(self) -> None:
         _check_at_least("steps", self.steps, 1)
@@ -172,8 +174,9 @@ class TrainingRecipe:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
         if not 0.0 <= self.warmup_fraction < 1.0:
             raise ValueError(f"warmup_fraction must be in [0, 1), got {self.warmup_fraction}")
-        if self.weight_decay < 0.0:
-            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
+        for name in ("decay_power", "weight_decay"):
+            if getattr(self, name) < 0.0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
 LAB = ModelConfig()

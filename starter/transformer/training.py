@@ -1,6 +1,5 @@
 """Task 6: what the model is asked, how its answer is judged, and how it learns."""
 
-import math
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -92,24 +91,24 @@ def make_optimizer(model: nn.Module, recipe: TrainingRecipe) -> Optimizer:
 
 
 def make_scheduler(optimizer: Optimizer, recipe: TrainingRecipe) -> LRScheduler:
-    """Build the one-cycle schedule: a straight rise to the peak, then half a cosine to 0 (given).
+    """Build the one-cycle schedule: a straight rise to the peak, then a slowing fall to 0 (given).
 
     Args:
         optimizer: Its learning rate is the peak.
-        recipe: steps and warmup_fraction are read.
+        recipe: steps, warmup_fraction and decay_power are read.
 
     Returns:
         A scheduler; call its step() after every step of the optimiser.
 
-    Source: Smith and Topin 2018, arxiv.org/abs/1708.07120.
+    Source: after Smith and Topin 2018, arxiv.org/abs/1708.07120.
     """
-    warmup = max(1.0, recipe.warmup_fraction * recipe.steps)
+    warmup = recipe.warmup_fraction * recipe.steps
 
     def share_of_peak(step: int) -> float:
         if step < warmup:
             return (step + 1) / (warmup + 1)
-        done = min(1.0, (step - warmup) / max(1.0, recipe.steps - warmup))
-        return 0.5 * (1.0 + math.cos(math.pi * done))
+        left = max(0.0, (recipe.steps - step) / (recipe.steps - warmup))
+        return left**recipe.decay_power
 
     return LambdaLR(optimizer, share_of_peak)
 

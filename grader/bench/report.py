@@ -1,0 +1,168 @@
+"""What a run found, as JSON, as a table for a terminal, and as a page for the docs."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from grader.bench.figure import Curve, Figure, Result, Round
+from grader.bench.session import Session
+
+SCHEMA = 1
+STYLES = {
+    "goal met": "bold green",
+    "met": "green",
+    "short of the goal": "yellow",
+    "missed": "red",
+    "not measured": "magenta",
+}
+HEADINGS = ("figure", "required", "goal", "measured", "smallest to largest", "rounds", "verdict")
+
+
+def machine() -> dict[str, Any]:
+    """Return the versions and the class of this machine."""
+    versions = {name: metadata.version(name) for name in ("torch", "numpy")}
+    return {
+        "cores": os.cpu_count(),
+        "processor": processor(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
+def processor() -> str:
+    """Return the processor's model name."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or "unknown"
+    names = [line.split(":", 1)[1] for line in text.splitlines() if line.startswith("model name")]
+    return names[0].strip() if names else platform.processor() or "unknown"
+
+
+def tree(session: Session, began: datetime, where: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `bench.json` holds: every figure, and every round it was made of."""
+    return {
+        "schema": SCHEMA,
+        "complete": not session.stopped and set(session.rounds) == set(_names(session)),
+        "date": began.isoformat(timespec="seconds"),
+        "machine": dict(where),
+        "figures": [_figure(result) for result in session.results()],
+        "curves": [_curve(curve) for curve in session.catalogue.curves],
+        "experiments": {
+            e.name: {
+                "sentence": e.sentence,
+                "threads": e.threads,
+                "trouble": session.trouble.get(e.name, ""),
+                "rounds": [dict(r) for r in session.rounds[e.name]],
+            }
+            for e in session.catalogue.experiments
+            if e.name in session.rounds
+        },
+    }
+
+
+def _names(session: Session) -> list[str]:
+    return [e.name for e in session.catalogue.experiments]
+
+
+def _figure(result: Result) -> dict[str, Any]:
+    figure, found = result.figure, result.spread
+    return {
+        "name": figure.name,
+        "sentence": figure.sentence,
+        "unit": figure.unit,
+        "bound": "at least" if figure.target.at_least else "at most",
+        "required": figure.target.required,
+        "goal": figure.target.goal,
+        "measured": found.median if found else None,
+        "low": found.low if found else None,
+        "high": found.high if found else None,
+        "rounds": result.rounds,
+        "threads": result.threads,
+        "verdict": result.verdict,
+        "trouble": result.trouble,
+    }
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    return {
+        "name": curve.name,
+        "sentence": curve.sentence,
+        "experiment": curve.experiment,
+        "x": curve.x,
+        "series": dict(curve.series),
+        "unit": curve.unit,
+    }
+
+
+def amount(number: float | None, unit: str) -> str:
+    """Write a number with its unit, to three digits."""
+    if number is None:
+        return ""
+    text = f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+    return f"{text} {unit}"
+
+
+def bound(figure: Figure, number: float | None) -> str:
+    """Write one bound of a figure."""
+    word = "at least" if figure.target.at_least else "at most"
+    return "" if number is None else f"{word} {amount(number, figure.unit)}"
+
+
+def row(result: Result) -> tuple[str, ...]:
+    """Return the cells of a figure, under HEADINGS."""
+    figure, found = result.figure, result.spread
+    return (
+        figure.name,
+        bound(figure, figure.target.required),
+        bound(figure, figure.target.goal),
+        amount(found.median, figure.unit) if found else "",
+        f"{amount(found.low, '')}to {amount(found.high, figure.unit)}" if found else "",
+        str(result.rounds),
+        result.verdict,
+    )
+
+
+def show(console: Console, results: Sequence[Result], threads: str) -> None:
+    """Print every figure: a table, or plain lines where there is no terminal."""
+    if not console.is_terminal:
+        for result in results:
+            console.print(line(result), highlight=False, markup=False, soft_wrap=True)
+        return
+    table = Table(*HEADINGS, title=f"Bench, {threads}", title_justify="left")
+    for result in results:
+        *cells, verdict = row(result)
+        table.add_row(*cells, Text(verdict, style=STYLES[verdict]))
+    console.print(table)
+    for result in results:
+        if result.trouble:
+            console.print(f"{result.figure.name}: {result.trouble}", markup=False)
+
+
+def line(result: Result) -> str:
+    """Write a figure as one plain line."""
+    name, required, goal, measured, between, rounds, verdict = row(result)
+    wanted = "; ".join(filter(None, (required, f"goal {goal}" if goal else "")))
+    got = f"{measured} ({between}, {rounds} rounds)" if measured else result.trouble
+    return f"{verdict:>17}  {name}: {wanted}; measured {got}"
+
+
+def points(curve: Curve, rounds: Sequence[Round]) -> list[tuple[str, ...]]:
+    """Return the table of a curve, headings first."""
+    heads = (curve.x, *(f"{label} ({curve.unit})" for label in curve.series.values()))
+    rows = [
+        (f"{r[curve.x]:g}", *(f"{r[key]:.3g}" if key in r else "" for key in curve.series))
+        for r in rounds
+    ]
+    return [heads, *rows]

@@ -1,0 +1,117 @@
+"""One run of the bench: the chosen experiments, one after another, kept as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from grader.bench.figure import Curve, Experiment, Figure, Result, Round
+from grader.bench.rounds import MeasurementFailed
+
+Run = Callable[[Experiment], Iterator[Round]]
+
+
+class Watcher(Protocol):
+    """Whoever shows how far the run is."""
+
+    def start(self, experiment: Experiment) -> None:
+        """Take note that the experiment starts."""
+
+    def advance(self, done: int) -> None:
+        """Take note of the number of rounds measured."""
+
+    def end(self, results: Sequence[Result]) -> None:
+        """Take note of what the experiment's figures are."""
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Everything that can be measured."""
+
+    experiments: tuple[Experiment, ...]
+    figures: tuple[Figure, ...]
+    curves: tuple[Curve, ...] = ()
+
+    def names(self) -> list[str]:
+        """Return what `--only` accepts."""
+        return [item.name for item in (*self.experiments, *self.figures, *self.curves)]
+
+    def chosen(self, only: Sequence[str]) -> Catalogue:
+        """Keep the named items and what they are read from; no names keep all.
+
+        Raises:
+            ValueError: an unknown name.
+        """
+        if not only:
+            return self
+        unknown = [name for name in only if name not in self.names()]
+        if unknown:
+            raise ValueError(f"nothing is called {', '.join(unknown)}; --list lists the names")
+
+        def kept(item: Figure | Curve) -> bool:
+            return item.name in only or item.experiment in only
+
+        figures = tuple(f for f in self.figures if kept(f))
+        curves = tuple(c for c in self.curves if kept(c))
+        read = {item.experiment for item in (*figures, *curves)}.union(only)
+        return Catalogue(tuple(e for e in self.experiments if e.name in read), figures, curves)
+
+
+@dataclass
+class Session:
+    """What a run has found so far."""
+
+    catalogue: Catalogue
+    rounds: dict[str, list[Round]] = field(default_factory=dict)
+    trouble: dict[str, str] = field(default_factory=dict)
+    stopped: bool = False
+
+    def measure(self, run: Run, watcher: Watcher, save: Callable[[Session], None]) -> None:
+        """Run every experiment; Ctrl-C ends the run and keeps what was measured.
+
+        Args:
+            run: Yields the rounds of an experiment.
+            watcher: Hears how far the run is.
+            save: Called after every experiment.
+        """
+        for experiment in self.catalogue.experiments:
+            watcher.start(experiment)
+            found = self.rounds[experiment.name] = []
+            try:
+                with closing(run(experiment)) as rounds:  # type: ignore[type-var]
+                    for taken in rounds:
+                        found.append(taken)
+                        watcher.advance(len(found))
+            except MeasurementFailed as failure:
+                self.trouble[experiment.name] = str(failure)
+            except KeyboardInterrupt:
+                self.stopped = True
+            watcher.end(self.results_of(experiment))
+            save(self)
+            if self.stopped:
+                return
+
+    def results(self) -> list[Result]:
+        """Return every figure as it stands."""
+        return [r for e in self.catalogue.experiments for r in self.results_of(e)]
+
+    def results_of(self, experiment: Experiment) -> list[Result]:
+        """Return the figures that are read from one experiment.
+
+        Rounds that came before a failure are no measurement: which ones are missing is no accident.
+        """
+        found = self.rounds.get(experiment.name, [])
+        trouble = self.trouble.get(experiment.name, "" if found else "stopped before")
+        return [
+            Result(
+                figure,
+                None if trouble else figure.reduce(found),
+                len(found),
+                experiment.threads,
+                trouble,
+            )
+            for figure in self.catalogue.figures
+            if figure.experiment == experiment.name
+        ]

@@ -1,0 +1,239 @@
+"""A spy on the student's training loop, for task 6.4 (see probes.py).
+
+It watches what the loop does to a small model: which batch it reads and in which mode, when the
+gradients come, and what they are when the optimiser steps. It requires no particular call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import optimizer as torch_optimizer
+
+from grader.probes import Session, attribute, probe, to_array
+from grader.probes_training import attribute_recipe
+
+WIDTH = 5
+
+
+def spied_model(kind: str, config: dict[str, Any]) -> nn.Module:
+    """Return a small model that passes for the student's but needs none of tasks 1 to 5."""
+    base: Any = attribute(
+        "models.Seq2SeqTransformer" if kind == "seq2seq" else "models.DecoderOnlyTransformer"
+    )
+
+    class Small(base):  # type: ignore[misc]
+        """Reads the last token and, where there is a source, the mean of its tokens."""
+
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
+            self.config = attribute("config.ModelConfig")(**config)
+            size = self.config.vocab_size
+            self.source = nn.Embedding(size, WIDTH) if kind == "seq2seq" else None
+            self.target = nn.Embedding(size, WIDTH)
+            self.output = nn.Linear(WIDTH, size)
+
+        def encode(self, source: Tensor, *_: Any, **__: Any) -> Tensor:
+            """Return the memory."""
+            assert self.source is not None
+            return self.source(source)  # type: ignore[no-any-return]
+
+        def decode(self, target: Tensor, memory: Tensor | None, *_: Any, **__: Any) -> Tensor:
+            """Return logits."""
+            x = self.target(target)
+            x = x if memory is None else x + memory.mean(dim=1, keepdim=True)
+            return self.output(x)  # type: ignore[no-any-return]
+
+        def forward(self, *ids: Tensor, **__: Any) -> Tensor:
+            """Return logits of (source, target) or of tokens alone."""
+            memory = self.encode(ids[0]) if self.source is not None else None
+            return self.decode(ids[0] if memory is None else ids[1], memory)
+
+    torch.manual_seed(0)
+    return Small()
+
+
+class Spy:
+    """Writes down what happens, in order, as plain events."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Watch `model`."""
+        self.model = model
+        self.events: list[dict[str, Any]] = []
+        self.fresh: dict[str, Tensor] = {}
+        self.logits: list[Tensor] = []
+        self.inputs: list[Tensor] = []
+        self.stepped: list[Any] = []
+
+    def draw(self, number: int) -> None:
+        """Note that a batch was drawn; gradients changed after the last step are seen here."""
+        self.note("draw", batch=number)
+
+    def note(self, what: str, **details: Any) -> None:
+        """Write down an event, with the size of the gradients at this moment."""
+        self.events.append({"what": what, "norm": self.norm()} | details)
+
+    def norm(self) -> float:
+        """Return the norm of all gradients that are held now."""
+        return norm_of([p.grad for p in self.model.parameters() if p.grad is not None])
+
+    def read(self, _model: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        """Note a pass of the output layer, which every way through the model takes."""
+        self.logits.append(output.detach().clone())
+        self.note(
+            "forward",
+            training=all(m.training for m in self.model.modules()),
+            with_gradients=bool(output.requires_grad),
+        )
+
+    def tokens(self, _model: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Keep the decoder inputs that the model is given."""
+        self.inputs.append(inputs[0].detach().clone())
+
+    def gradient(self, name: str, value: Tensor) -> None:
+        """Add up what one backward pass sends, before it meets what is held already."""
+        if not self.fresh:
+            self.note("backward")
+        held = self.fresh.get(name)
+        self.fresh[name] = value.detach().clone() if held is None else held + value.detach()
+
+    def step(self, optimizer: Any) -> None:
+        """Note what the optimiser is about to use."""
+        own = {name: p for name, p in self.model.named_parameters() if p.grad is not None}
+        fresh = norm_of(list(self.fresh.values()))
+        inner = sum(
+            float((p.grad * self.fresh[name]).sum())
+            for name, p in own.items()
+            if p.grad is not None and name in self.fresh
+        )
+        factor = inner / fresh**2 if fresh else 0.0
+        gap = norm_of([
+            p.grad - factor * self.fresh.get(name, torch.zeros_like(p))
+            for name, p in own.items() if p.grad is not None
+        ])  # fmt: skip
+        rates = [float(group.get("lr", math.nan)) for group in optimizer.param_groups]
+        self.note("step", fresh=fresh, factor=factor, gap=gap, rate=max(rates, default=math.nan))
+        self.fresh = {}
+
+
+def norm_of(values: list[Tensor]) -> float:
+    """Return the norm of all values together."""
+    return math.sqrt(sum(float(v.detach().double().square().sum()) for v in values))
+
+
+@contextlib.contextmanager
+def spying(spy: Spy) -> Iterator[None]:
+    """Attach the spy to its model and to every optimiser of torch."""
+    model: Any = spy.model
+
+    def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        spy.step(optimizer)
+
+    removable = [
+        model.output.register_forward_hook(spy.read),
+        model.target.register_forward_pre_hook(spy.tokens),
+        torch_optimizer.register_optimizer_step_pre_hook(stepped),
+    ]
+    for name, parameter in model.named_parameters():
+        removable.append(
+            parameter.register_hook(lambda value, name=name: spy.gradient(name, value))
+        )
+    try:
+        yield
+    finally:
+        for hook in removable:
+            hook.remove()
+
+
+def own_steps(spy: Spy, module: Any) -> Any:
+    """Return a `make_optimizer` that lets an optimiser which is not torch's tell of its steps."""
+    made_by = module.make_optimizer
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made = made_by(*args, **kwargs)
+        if not isinstance(made, torch.optim.Optimizer):
+            step = made.step
+
+            def told(*inner: Any, **options: Any) -> Any:
+                spy.step(made)
+                return step(*inner, **options)
+
+            made.step = told
+        return made
+
+    return make
+
+
+@probe
+def spy_on_training(
+    session: Session,
+    kind: str,
+    config: dict[str, Any],
+    recipe: dict[str, Any],
+    batches: list[Any],
+    supply: int,
+) -> dict[str, Any]:
+    """Run the student's `train` on a small model that starts in eval mode, and watch.
+
+    `supply` of the batches are given out, by an iterator that can be walked once. Returns the
+    events, the losses as they came, what kind each of them is, the student's own loss of every
+    forward pass, and the mode that the model was left in.
+    """
+    module = attribute("training.train").__globals__
+    spy = Spy(spied_model(kind, config).eval())
+    loop = attribute("training")
+
+    def given() -> Iterator[Any]:
+        for number, batch in enumerate(batches[:supply]):
+            spy.draw(number)
+            yield batch
+
+    made_by = loop.make_optimizer
+    loop.make_optimizer = own_steps(spy, loop)
+    try:
+        with spying(spy):
+            losses = module["train"](spy.model, given(), attribute_recipe(recipe))
+    finally:
+        loop.make_optimizer = made_by
+    spy.note("end")
+    return {
+        "events": spy.events,
+        "losses": [number_of(v) for v in losses] if isinstance(losses, (list, tuple)) else None,
+        "kinds": [kind_of(v) for v in losses] if isinstance(losses, (list, tuple)) else [],
+        "own_losses": own_losses(spy, batches),
+        "inputs": [to_array(ids) for ids in spy.inputs],
+        "left_training": spy.model.training,
+    }
+
+
+def own_losses(spy: Spy, batches: list[Any]) -> list[float]:
+    """Return the student's loss of every forward pass, NaN where it has none."""
+    found = []
+    for logits, batch in zip(spy.logits, batches, strict=False):
+        try:
+            targets = attribute("training.teacher_forcing")(batch.answers)[1]
+            loss = attribute("training.masked_cross_entropy")(logits, targets)
+            found.append(float(loss))
+        except Exception:  # the student's own functions are judged elsewhere
+            found.append(math.nan)
+    return found
+
+
+def kind_of(value: Any) -> str:
+    """Return "number", "tensor", or "graph" for a tensor that keeps its history."""
+    if isinstance(value, Tensor):
+        return "graph" if value.requires_grad else "tensor"
+    return "number" if isinstance(value, (int, float)) else type(value).__name__[:100]
+
+
+def number_of(value: Any) -> float:
+    """Return the value as a number, NaN when it is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return math.nan
