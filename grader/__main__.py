@@ -52,6 +52,11 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="part I of N")
     known.add_argument("--out", type=Path, default=Path("reports/verify"), help="for verify.json")
     _isolation(known)
+    machine = commands.add_parser("mutants", help="small mistakes made by machine: which survive?")
+    machine.add_argument("files", nargs="*", metavar="FILE", help="task files such as masks")
+    machine.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth mutant")
+    machine.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
+    machine.add_argument("--out", type=Path, default=Path("reports/mutants"))
     commands.add_parser("doctor", help="what this machine offers: isolation, versions")
     return top
 
@@ -84,6 +89,10 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(doctor.text(), end="")
         return PASSED
+    if options.command == "mutants":
+        from grader import mutation
+
+        return mutation.main(options)
     from grader.intake import IntakeError
     from grader.sandbox import IsolationUnavailable
     from grader.settings import SettingsError

@@ -60,6 +60,7 @@ class Recipe:
     batch_size: Count
     learning_rate: Positive
     warmup_fraction: Share
+    decay_power: Annotated[float, Range(0)]
     weight_decay: Annotated[float, Range(0)]
     clip_norm: Positive
     betas: tuple[Share, Share]

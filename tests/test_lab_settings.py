@@ -74,13 +74,13 @@ def test_salt_comes_from_the_environment_first() -> None:
          "lab.toml.recipe.steps: expected an integer >= 1, got nothing"),
         ("\nsteps = 300", "\nsteps = 300\npace = 2",
          "lab.toml.recipe: expected only the keys steps, batch_size, learning_rate, "
-         "warmup_fraction, weight_decay, clip_norm, betas, got 'pace'"),
+         "warmup_fraction, decay_power, weight_decay, clip_norm, betas, got 'pace'"),
         ("learning_rate = 2e-2", "learning_rate = inf",
          "lab.toml.recipe.learning_rate: expected a number > 0, got Infinity"),
-        ("betas = [0.9, 0.95]", "betas = [0.9]",
+        ("betas = [0.8, 0.99]", "betas = [0.8]",
          "lab.toml.recipe.betas: expected a list of 2, each a number >= 0 and <= 1, got "
-         "[0.9]"),
-        ("betas = [0.9, 0.95]", "betas = [0.9, 1.5]",
+         "[0.8]"),
+        ("betas = [0.8, 0.99]", "betas = [0.8, 1.5]",
          "lab.toml.recipe.betas[1]: expected a number >= 0 and <= 1, got 1.5"),
         ("exact_match = 0.95", 'exact_match = "most"',
          'lab.toml.accuracy.exact_match: expected a number >= 0 and <= 1, got \'most\''),

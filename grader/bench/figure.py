@@ -51,7 +51,9 @@ class Target:
     at_least: bool = False
 
     def met(self, value: float) -> str:
-        """Return "goal met", "met", "short of the goal" or "missed"."""
+        """Return "goal met", "met", "short of the goal", "missed" or "no target"."""
+        if self.required is None and self.goal is None:
+            return "no target"
         if self.required is not None and not self._within(value, self.required):
             return "missed"
         if self.goal is None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from grader.bench.figure import Curve, Figure, Result, Round
+from grader.bench.figure import Curve, Figure, Result
 from grader.bench.session import Session
 
 SCHEMA = 1
@@ -23,6 +23,7 @@ STYLES = {
     "met": "green",
     "short of the goal": "yellow",
     "missed": "red",
+    "no target": "dim",
     "not measured": "magenta",
 }
 HEADINGS = ("figure", "required", "goal", "measured", "smallest to largest", "rounds", "verdict")
@@ -106,18 +107,20 @@ def _curve(curve: Curve) -> dict[str, Any]:
     }
 
 
-def amount(number: float | None, unit: str) -> str:
-    """Write a number with its unit, to three digits."""
-    if number is None:
-        return ""
-    text = f"{number:.0f}" if number >= 100 else f"{number:.3g}"
-    return f"{text} {unit}"
+def number(value: float) -> str:
+    """Write a number to three digits."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def bound(figure: Figure, number: float | None) -> str:
-    """Write one bound of a figure."""
+def amount(value: float | None, unit: str) -> str:
+    """Write a number with its unit; nothing for None."""
+    return "" if value is None else f"{number(value)} {unit}".rstrip()
+
+
+def bound(figure: Figure, value: float | None) -> str:
+    """Write one bound of a figure; nothing for None."""
     word = "at least" if figure.target.at_least else "at most"
-    return "" if number is None else f"{word} {amount(number, figure.unit)}"
+    return "" if value is None else f"{word} {amount(value, figure.unit)}"
 
 
 def row(result: Result) -> tuple[str, ...]:
@@ -128,19 +131,21 @@ def row(result: Result) -> tuple[str, ...]:
         bound(figure, figure.target.required),
         bound(figure, figure.target.goal),
         amount(found.median, figure.unit) if found else "",
-        f"{amount(found.low, '')}to {amount(found.high, figure.unit)}" if found else "",
+        f"{number(found.low)} to {amount(found.high, figure.unit)}" if found else "",
         str(result.rounds),
         result.verdict,
     )
 
 
-def show(console: Console, results: Sequence[Result], threads: str) -> None:
+def show(console: Console, results: Sequence[Result]) -> None:
     """Print every figure: a table, or plain lines where there is no terminal."""
     if not console.is_terminal:
         for result in results:
             console.print(line(result), highlight=False, markup=False, soft_wrap=True)
         return
-    table = Table(*HEADINGS, title=f"Bench, {threads}", title_justify="left")
+    counts = sorted({str(r.threads) for r in results})
+    title = f"Bench, threads per process: {', '.join(counts)}"
+    table = Table(*HEADINGS, title=title, title_justify="left")
     for result in results:
         *cells, verdict = row(result)
         table.add_row(*cells, Text(verdict, style=STYLES[verdict]))
@@ -156,13 +161,3 @@ def line(result: Result) -> str:
     wanted = "; ".join(filter(None, (required, f"goal {goal}" if goal else "")))
     got = f"{measured} ({between}, {rounds} rounds)" if measured else result.trouble
     return f"{verdict:>17}  {name}: {wanted}; measured {got}"
-
-
-def points(curve: Curve, rounds: Sequence[Round]) -> list[tuple[str, ...]]:
-    """Return the table of a curve, headings first."""
-    heads = (curve.x, *(f"{label} ({curve.unit})" for label in curve.series.values()))
-    rows = [
-        (f"{r[curve.x]:g}", *(f"{r[key]:.3g}" if key in r else "" for key in curve.series))
-        for r in rounds
-    ]
-    return [heads, *rows]

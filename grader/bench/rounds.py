@@ -107,3 +107,15 @@ def end(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def draw(measured: Path, folder: Path) -> str:
+    """Draw the curves of a `bench.json` into `folder`; return why not, or nothing."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.plots", str(measured.resolve()), str(folder.resolve())],
+        cwd=ROOT,
+        env=environment(1),
+        capture_output=True,
+        text=True,
+    )
+    return done.stderr.strip().split("\n")[-1] if done.returncode else ""

@@ -1,0 +1,162 @@
+"""The mutation run: grade every mutant of the solution's task files and list those that survive.
+
+`python -m grader mutants` spreads them over processes, each with one warm referee. Each mutant
+meets its own task's checks first, then all parts and gates 1 to 3, then gate 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from rich.text import Text
+
+from grader import mutants, patching, settings
+from grader.engine import Referee, Request
+from grader.mutants import Mutant
+from grader.result import write_json
+
+EQUIVALENTS = patching.ROOT / "tests" / "corpus" / "equivalents.toml"
+TASK_FILES = ("masks", "attention", "residual", "encoder", "decoder", "training")
+
+
+@dataclass(frozen=True)
+class Fate:
+    """How a mutant ended: the first check or gate that did not pass, or nothing."""
+
+    file: str
+    key: str
+    line: int
+    killed_by: str
+
+
+def all_mutants(files: list[str]) -> list[Mutant]:
+    """Return every mutant of the named task files (without `.py`)."""
+    package = patching.SOLUTION / "transformer"
+    return [
+        mutant
+        for name in files
+        for mutant in mutants.mutants(f"{name}.py", (package / f"{name}.py").read_text("utf-8"))
+    ]
+
+
+def equivalents() -> dict[str, str]:
+    """Return the mutants that are no mistakes, by file and key, with the reason."""
+    if not EQUIVALENTS.exists():
+        return {}
+    table = tomllib.loads(EQUIVALENTS.read_text("utf-8"))
+    return {f"{e['file']} {e['key']}": e["why"] for e in table.get("equivalent", [])}
+
+
+def fate_of(referee: Referee, mutant: Mutant, folder: Path) -> Fate:
+    """Grade one mutant, the cheapest checks first."""
+    tree = dict(patching.base_files("solution"))
+    tree[f"transformer/{mutant.file}"] = mutant.text.encode()
+    patching.write(tree, folder / "tree")  # type: ignore[arg-type]
+    own = frozenset({mutant.stub.split(".")[0]})
+    for tasks, gates in ((own, 0), (None, 3), (None, 4)):
+        request = Request(folder / "tree", folder / "out", tasks=tasks, gates=gates)
+        killer = first_failure(referee.grade(request), gates)
+        if killer:
+            return Fate(mutant.file, mutant.key, mutant.line, killer)
+    return Fate(mutant.file, mutant.key, mutant.line, "")
+
+
+def first_failure(tree: dict[str, Any], gates: int) -> str:
+    """Name the first part check or gate, among those that ran, that did not pass."""
+    if tree["grader_error"]:
+        return f"grader_error: {tree['grader_error']}"
+    for entry in tree["parts"] + tree["stretch"] + tree["gates"][:gates]:
+        for check in entry["checks"]:
+            if check["status"] != "passed":
+                return f"{check['stub'] or entry['name']} ({check['status']})"
+    return ""
+
+
+def serve() -> None:
+    """Judge the mutants that come on standard input, one JSON object a line."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    with Referee(settings.load()) as referee:
+        for line in sys.stdin:
+            mutant = Mutant(**json.loads(line))
+            with tempfile.TemporaryDirectory(prefix="grader-mutant-") as folder:
+                fate = fate_of(referee, mutant, Path(folder))
+            print(json.dumps(asdict(fate)), file=answers, flush=True)
+
+
+def run(todo: list[Mutant], jobs: int, console: Console) -> list[Fate]:
+    """Judge all of them on `jobs` processes."""
+    command = [sys.executable, "-m", "grader.mutation"]
+    processes = [
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=patching.ROOT, text=True
+        )
+        for _ in range(jobs)
+    ]
+    free: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
+    for process in processes:
+        free.put(process)
+
+    def one(mutant: Mutant) -> Fate:
+        process = free.get()
+        assert process.stdin and process.stdout
+        process.stdin.write(json.dumps(asdict(mutant)) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        free.put(process)
+        if not line:
+            raise RuntimeError(f"the judging process ended at {mutant.file} {mutant.key}")
+        return Fate(**json.loads(line))
+
+    try:
+        with ThreadPoolExecutor(jobs) as pool:
+            fates = pool.map(one, todo)
+            return list(track(fates, "mutants", total=len(todo), console=console, transient=True,
+                              disable=not console.is_terminal))  # fmt: skip
+    finally:
+        for process in processes:
+            process.communicate()
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run `python -m grader mutants` and return its exit code."""
+    console = Console(highlight=False)
+    todo = all_mutants(options.files or list(TASK_FILES))[:: options.every]
+    known = equivalents()
+    fates = run(todo, options.jobs, console)
+    survivors = [f for f in fates if not f.killed_by and f"{f.file} {f.key}" not in known]
+    total, killed, equal = (
+        Counter(f.file for f in fates),
+        Counter(f.file for f in fates if f.killed_by),
+        Counter(f.file for f in fates if not f.killed_by and f"{f.file} {f.key}" in known),
+    )
+    table = Table("file", "mutants", "killed", "equivalent", "survive", "kill rate", box=None)
+    for name in total:
+        open_ = total[name] - killed[name] - equal[name]
+        real = total[name] - equal[name]
+        table.add_row(name, str(total[name]), str(killed[name]), str(equal[name]), str(open_),
+                      f"{100 * killed[name] / real:.1f}%")  # fmt: skip
+    console.print(table)
+    for fate in survivors:
+        console.print(Text(f"survives {fate.file}:{fate.line} {fate.key}"), soft_wrap=True)
+    write_json(options.out / "mutants.json", {"fates": [asdict(f) for f in fates]})
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    serve()
