@@ -49,6 +49,7 @@ PROJECTIONS: Causes = {
     "values_from_query_projection": ("the values come out of q_proj.", _PROJECTIONS),
     "queries_from_key_projection": ("the queries come out of k_proj.", _PROJECTIONS),
     "queries_from_value_projection": ("the queries come out of v_proj.", _PROJECTIONS),
+    "keys_and_values_exchanged": ("k_proj and v_proj are exchanged.", _PROJECTIONS),
     "no_output_projection": ("out_proj is not applied.", "Look at what follows the merged heads."),
     "heads_merged_without_transpose": ("the heads are merged in the wrong order: numbers of "
                                        "different tokens are mixed.", _HEADS),

@@ -148,7 +148,8 @@ class Hostile(Case):
             words = f"at most max_score = {self.max_score:g}"
             raise SchemaError("min_score", words, f"{self.min_score:g}")
         statuses = self.statuses or {}
-        known("statuses", statuses, {place.split(".")[0] for place in places(points)})
+        tasks = {stub.task for stub in points.stubs}
+        known("statuses", statuses, places(points) | tasks)
         known("statuses", statuses.values(), [str(status) for status in Status])
 
 

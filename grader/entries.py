@@ -5,11 +5,9 @@ Nothing is unpacked, run or followed here. An entry's content is read later, up 
 
 from __future__ import annotations
 
-import bz2
 import functools
 import gzip
 import io
-import lzma
 import os
 import stat
 import tarfile
@@ -19,14 +17,13 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 from grader.settings import Staging
 
 # An archive may carry this many times what is staged of it: pictures, notebooks, a history.
 _ROOM = 16
 _MAX_DEPTH = 8
-_CHUNK = 1 << 20
 # Folders of tools, never of a submission; with these in it a folder could take minutes to list.
 TOOL_FOLDERS = frozenset({"__MACOSX", "__pycache__", "node_modules", "site-packages", "venv"})
 
@@ -59,12 +56,16 @@ def list_entries(path: Path, limits: Staging) -> list[Entry]:
             entries = _archive(path, limits)
         else:
             raise IntakeError(f"{path} does not exist: expected {KNOWN}")
-    except PermissionError as error:
-        name = error.filename or path
-        raise IntakeError(f"no permission to read {name}: change its mode, or copy it") from None
     except OSError as error:
-        raise IntakeError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise _unreadable(path, error) from None
     return sorted(entries, key=lambda entry: entry.path)
+
+
+def _unreadable(path: Path, error: OSError) -> IntakeError:
+    name = error.filename or path
+    if isinstance(error, PermissionError):
+        return IntakeError(f"no permission to read {name}: change its mode, or copy it")
+    return IntakeError(f"{name} cannot be read: {error.strerror or error}")
 
 
 def _too_many(where: object, limits: Staging) -> IntakeError:
@@ -106,16 +107,20 @@ def _read_file(path: Path, size: int) -> bytes:
     # Neither a link nor a pipe that took the file's place since may be followed or waited for.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     flags |= getattr(os, "O_BINARY", 0)
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        return file.read(size)
+    try:
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise _unreadable(path, error) from None
 
 
+_GZIP = b"\x1f\x8b"
 _SIGNATURES = {
     b"PK\x03\x04": "zip",
     b"PK\x05\x06": "zip",
-    b"\x1f\x8b": "tar",
-    b"BZh": "tar",
-    b"\xfd7zXZ\x00": "tar",
+    _GZIP: "tar",
+    b"BZh": "a bzip2 archive",
+    b"\xfd7zXZ\x00": "an xz archive",
     b"Rar!": "a RAR archive",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive",
     b"%PDF": "a PDF document",
@@ -149,11 +154,11 @@ def _describe(path: Path, data: bytes) -> str:
     """Say what a file of no known kind seems to be."""
     if not data:
         return "empty"
-    if data.lstrip()[:9].lower() in (b"<!doctype", b"<html"[:9]) or data.lstrip()[:5] == b"<html":
+    if data.lstrip()[:20].lower().startswith((b"<!doctype", b"<html")):
         return "a web page (was a log-in page saved instead of the file?)"
     if path.suffix == ".py":
         return "a single Python file"
-    return "no archive" if b"\x00" in data[:_CHUNK] else "a text file"
+    return "no archive" if b"\x00" in data else "a text file"
 
 
 def _zip(path: Path, data: bytes, limits: Staging) -> list[Entry]:
@@ -214,18 +219,11 @@ def _tar(path: Path, data: bytes, room: int, limits: Staging) -> list[Entry]:
 
 
 def _decompress(path: Path, data: bytes, room: int) -> bytes:
-    stream: IO[bytes] = io.BytesIO(data)
-    openers: dict[bytes, Callable[[IO[bytes]], IO[bytes]]] = {
-        b"\x1f\x8b": lambda file: gzip.open(file),
-        b"BZh": lambda file: bz2.open(file),
-        b"\xfd7zXZ\x00": lambda file: lzma.open(file),
-    }
-    for mark, opener in openers.items():
-        if data.startswith(mark):
-            stream = opener(stream)
+    if not data.startswith(_GZIP):
+        return data
     try:
-        plain = stream.read(room + 1)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        plain = gzip.GzipFile(fileobj=io.BytesIO(data)).read(room + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise _damaged(path, error) from None
     if len(plain) > room:
         raise IntakeError(
@@ -254,7 +252,9 @@ def _notebook(path: Path, data: bytes) -> list[Entry]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about ids and minor versions: not a student's worry
-            notebook = nbformat.reads(data.decode("utf-8-sig"), as_version=4)
+            notebook = nbformat.reads(  # type: ignore[no-untyped-call]
+                data.decode("utf-8-sig"), as_version=4
+            )
         cells = [str(cell.source) for cell in notebook.cells if cell.cell_type == "code"]
     except Exception as error:  # nbformat has no common base for what it raises
         raise IntakeError(f"{path} is not a notebook: {type(error).__name__}: {error}") from None

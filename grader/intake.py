@@ -12,14 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grader.entries import IntakeError, list_entries
-from grader.locate import Found, choose, clean, locate, resembles, some, wanted
+from grader.locate import PACKAGE, Found, choose, clean, locate, resembles, some, wanted
 from grader.settings import Settings, Staging
 
 __all__ = ["IntakeError", "Staged", "overlay_given", "stage"]
 
-PACKAGE = "transformer"
-MAX_WRAPPERS = 2
-_NAMED = 5
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npy", ".npz", ".pkl", ".pickle")
 
 
@@ -68,15 +66,16 @@ def stage(path: Path, destination: Path, settings: Settings) -> Staged:
         raise IntakeError(f"{path} is empty: expected {wanted(tasks)}")
     notes: list[str] = []
     found = clean(entries, settings.staging, notes)
-    home, loose = locate(path, found, tasks)
-    chosen = choose(found, home, loose, notes)
-    files = _read(chosen, len(home), settings.staging)
-    if loose:
+    home = locate(path, found, tasks)
+    chosen = choose(found, home, notes)
+    files = _read(chosen, len(home.folder), settings.staging)
+    if home.loose:
         notes.append(f"the files lay loose: they were read as the package {PACKAGE}")
-    notes += _on_content(files, tasks)
-    beside = [f.name for f in found if f.folder in (home, home[:-1])]
-    for name, content in files.items():
-        _write(destination / name, content)
+    wide = [name for name, content in files.items() if content[:2] in _UTF16_MARKS]
+    if wide:
+        notes.append(f"saved as UTF-16, which Python cannot read; save as UTF-8: {some(wide)}")
+    beside = [f.name for f in found if f.folder in (home.folder, home.folder[:-1])]
+    _write_all(destination, files)
     return Staged(
         name=_name_of(path),
         root=destination,
@@ -110,8 +109,7 @@ def overlay_given(staged: Staged, original: Path) -> Staged:
     files = {name: content for name, content in staged.files.items() if name not in hiding}
     changed = [n for n in given if n in files and _plain(files[n]) != _plain(given[n])]
     absent = [n for n in given if n not in files]
-    for name, content in given.items():
-        _write(staged.root / name, content)
+    _write_all(staged.root, given)
     notes = list(staged.notes)
     if changed:
         notes.append(f"given files that were changed are graded as given: {some(changed)}")
@@ -143,14 +141,7 @@ def _read(chosen: list[Found], depth: int, limits: Staging) -> dict[str, bytes]:
     return dict(sorted(files.items()))
 
 
-def _on_content(files: dict[str, bytes], tasks: tuple[str, ...]) -> list[str]:
-    wide = [n for n, c in files.items() if c[:2] in (b"\xff\xfe", b"\xfe\xff")]
-    return [f"saved as UTF-16, which Python cannot read; save as UTF-8: {some(wide)}"] if wide else []
-
-
-def _missing(
-    files: dict[str, bytes], tasks: tuple[str, ...], names: list[str]
-) -> dict[str, str]:
+def _missing(files: dict[str, bytes], tasks: tuple[str, ...], names: list[str]) -> dict[str, str]:
     """Return a sentence on each task file that did not come."""
     missing = {}
     for task in tasks:
@@ -181,17 +172,16 @@ def _digest(files: dict[str, bytes]) -> str:
     return digest.hexdigest()
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that every user may read and none should write."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for folder in (path.parent, *path.parent.parents):
+def _write_all(root: Path, files: dict[str, bytes]) -> None:
+    """Write files that every user may read and none should write, whatever the umask is."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.write_bytes(content)
+        path.chmod(0o444)
+    for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
         folder.chmod(0o755)
-        if folder.name == PACKAGE:
-            folder.parent.chmod(0o755)
-            break
-    path.unlink(missing_ok=True)
-    path.write_bytes(content)
-    path.chmod(0o444)
 
 
 def _name_of(path: Path) -> str:

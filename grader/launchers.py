@@ -104,13 +104,21 @@ class ForkLauncher:
 
     def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
         """Start the zygote with `command` before its own; it preloads while the referee goes on."""
+        self.command = command
+        self.environment = dict(environment)
+        self.log = log
+        self.pids: dict[int, int] = {}
+        self.count = 0
+        self._start()
+
+    def _start(self) -> None:
         self.control, theirs = socket.socketpair()
         script = [sys.executable, "-I", "-B", str(HERE / "zygote.py"), str(theirs.fileno())]
-        with log.open("wb") as output:
+        with self.log.open("wb") as output:
             self.process = subprocess.Popen(
-                command + script,
+                self.command + script,
                 pass_fds=[theirs.fileno()],
-                env=dict(environment),
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -118,13 +126,10 @@ class ForkLauncher:
                 start_new_session=True,
             )
         theirs.close()
-        self.log = log
         self.pending = b""
         self.ready = False
         self.warm_asked = False
         self.ended: dict[int, int] = {}
-        self.pids: dict[int, int] = {}
-        self.count = 0
 
     def _ask(self, request: dict[str, Any], *descriptors: int) -> None:
         line = json.dumps(request).encode() + b"\n"
@@ -178,18 +183,35 @@ class ForkLauncher:
         self.ready = True
 
     def launch(self, plan: sandbox.Plan, tree: Path) -> Started:
-        """Fork a worker."""
+        """Fork a worker, from a new zygote where a submission has ended the old one."""
+        try:
+            return self._fork(plan, tree)
+        except WorkersUnavailable:
+            if not self.ready:
+                raise
+        self.control.close()
+        sandbox.kill_tree(self.process.pid)
+        self.process.wait()
+        self._start()
+        return self._fork(plan, tree)
+
+    def _fork(self, plan: sandbox.Plan, tree: Path) -> Started:
         self.wait_ready()
         self.count += 1
         request = {"do": "fork", "id": self.count, "plan": plan.to_json(), "tree": str(tree)}
         log = LogDrain()
         ours, theirs = socket.socketpair()
-        with theirs:
+        try:
             self._ask(request, theirs.fileno(), log.write_end)
             answer = self._listen("forked", START_S)
-        os.close(log.write_end)
-        if answer is None:
-            raise WorkersUnavailable("the zygote did not fork")
+            if answer is None:
+                raise WorkersUnavailable("the zygote did not fork")
+        except WorkersUnavailable:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(log.write_end)
         # Inside a process-id namespace the zygote counts otherwise than we do.
         pid = self._outer_pid(int(answer["pid"]))
         self.pids[pid] = self.count
@@ -207,15 +229,17 @@ class ForkLauncher:
         """Return how the worker ended, waiting up to `wait_s` seconds for the word."""
         worker = self.pids[pid]
         deadline = time.monotonic() + wait_s
-        while worker not in self.ended and time.monotonic() < deadline:
-            self._listen("ended", deadline - time.monotonic())
+        with contextlib.suppress(WorkersUnavailable):  # its zygote ended with it
+            while worker not in self.ended and time.monotonic() < deadline:
+                self._listen("ended", deadline - time.monotonic())
         return self.ended.get(worker)
 
     def end(self, pid: int) -> None:
         """Kill the worker's tree, then what its zygote adopted."""
         sandbox.kill_tree(pid)
-        self._ask({"do": "sweep"})
-        self._listen("swept", START_S)
+        with contextlib.suppress(WorkersUnavailable):
+            self._ask({"do": "sweep"})
+            self._listen("swept", START_S)
 
     def resident_bytes(self, pid: int) -> int:
         """Return the resident memory of the worker's tree and of adopted strays."""

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from grader.entries import KNOWN, TOOL_FOLDERS, Entry, IntakeError
 from grader.settings import Staging
@@ -29,18 +30,22 @@ class Found:
 
     @property
     def folder(self) -> tuple[str, ...]:
+        """Return the parts before the name."""
         return self.parts[:-1]
 
     @property
     def name(self) -> str:
+        """Return the last part."""
         return self.parts[-1]
 
     @property
     def path(self) -> str:
+        """Return the parts as one string."""
         return "/".join(self.parts)
 
 
 def wanted(tasks: tuple[str, ...]) -> str:
+    """Say what a submission should hold."""
     return f"a folder {PACKAGE}/ with {', '.join(tasks)}"
 
 
@@ -77,49 +82,66 @@ def _shown(path: str) -> str:
     return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
-def locate(
-    path: Path, found: list[Found], tasks: tuple[str, ...]
-) -> tuple[tuple[str, ...], bool]:
-    """Return the folder that holds the task files, and whether it is not called transformer."""
+class Home(NamedTuple):
+    """The folder that holds the task files; `loose` when it is not called transformer."""
+
+    folder: tuple[str, ...]
+    loose: bool
+
+
+def locate(path: Path, found: list[Found], tasks: tuple[str, ...]) -> Home:
+    """Return the outermost folder with task files, one called transformer before any other.
+
+    Raises:
+        IntakeError: there is none, or there are several.
+    """
     holding = {f.folder for f in found if f.entry.kind == "file" and resembles(f.name, tasks)}
-    named = {h for h in holding if h and h[-1].casefold() == PACKAGE and len(h) <= 1 + MAX_WRAPPERS}
-    loose = {h for h in holding if len(h) <= MAX_WRAPPERS} - named
-    for candidates in (named, loose):
-        nearest = min((len(c) for c in candidates), default=0)
-        best = sorted("/".join(c) for c in candidates if len(c) == nearest)
+    named = {h for h in holding if (h or path.absolute().parts)[-1].casefold() == PACKAGE}
+    for candidates in (named, holding - named):
+        # A folder called transformer may lie one deeper: the others stand for its own files.
+        deepest = MAX_WRAPPERS + (candidates is named)
+        near = [c for c in candidates if len(c) <= deepest]
+        nearest = min(map(len, near), default=0)
+        best = sorted(c for c in near if len(c) == nearest)
         if len(best) > 1:
-            raise IntakeError(f"{path} holds {len(best)} trees: {some(best)}; name the one to grade")
+            names = some("/".join(c) for c in best)
+            raise IntakeError(f"{path} holds {len(best)} trees: {names}; name the one to grade")
         if best:
-            return tuple(part for part in best[0].split("/") if part), candidates is loose
+            return Home(best[0], candidates is not named)
     linked = [f.path for f in found if f.entry.kind == "link" and f.name == PACKAGE]
     if linked:
-        raise IntakeError(f"{path}: {linked[0]} is a link, and links are not followed; copy the folder")
-    what = some({f.parts[0] + ("/" if f.folder else "") for f in found}) or "nothing of use"
+        raise IntakeError(
+            f"{path}: {linked[0]} is a link, and no link is followed: copy the folder"
+        )
+    what = some(f.parts[0] + ("/" if f.folder else "") for f in found) or "nothing of use"
     raise IntakeError(
-        f"{path} does not look like this lab: expected {wanted(tasks)} "
-        f"(in {KNOWN}), found {what}"
+        f"{path} does not look like this lab: expected {wanted(tasks)} (in {KNOWN}), found {what}"
     )
 
 
-def choose(
-    found: list[Found], home: tuple[str, ...], loose: bool, notes: list[str]
-) -> list[Found]:
-    """Return the Python files of the package at `home`; note the rest of it, and its neighbours."""
-    depth = len(home)
-    inside = [f for f in found if f.parts[:depth] == home and (f.folder == home or not loose)]
+def choose(found: list[Found], home: Home, notes: list[str]) -> list[Found]:
+    """Return the Python files of the package; note what else it holds, and what lies beside it.
+
+    Raises:
+        IntakeError: two names differ only in case, and neither is the lower one.
+    """
+    folder, loose = home
+    inside = [f for f in found if f.parts[: len(folder)] == folder]
+    if loose:
+        inside = [f for f in inside if f.folder == folder]
     files = [f for f in inside if f.entry.kind == "file"]
     python = [f for f in files if f.name.endswith(".py")]
     links = [f.path for f in inside if f.entry.kind == "link"]
     special = [f.path for f in inside if f.entry.kind == "special"]
-    other = [f.path for f in files if not f.name.endswith(".py") and not loose]
+    other = [] if loose else [f.path for f in files if not f.name.endswith(".py")]
     if links:
         notes.append(f"links are not followed and were left out: {some(links)}")
     if special:
         notes.append(f"left out, because they are no ordinary files: {some(special)}")
     if other:
         notes.append(f"only .py files are graded; left out: {some(other)}")
-    if not loose:
-        beside = [f.name for f in found if f.folder == home[:-1] and f.name.endswith(".py")]
+    if folder and not loose:
+        beside = [f.name for f in found if f.folder == folder[:-1] and f.name.endswith(".py")]
         notes += _on_neighbours(beside)
     return _without_collisions(python, notes)
 

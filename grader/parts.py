@@ -28,7 +28,7 @@ from grader.submission import (
 # For a tree that mixes precisions in float64 but is sound in the float32 it is trained in.
 TOLERANCE_FLOAT32 = 1e-4
 
-Causes = Mapping[str, tuple[str, str]]
+Causes = dict[str, tuple[str, str]]
 Findings = list[Outcome]
 
 
@@ -101,12 +101,21 @@ class Trial:
     def suspects(self, expected: Ask, case: Case) -> Iterator[Suspect]:
         """Yield what the slips of `case.causes` would answer."""
         if "x" in case.inputs:
-            yield Suspect("input_returned", _real(case.inputs["x"], case.valid),
-                          "it returns its input as it came.", "Use what the sub-layers return.")
+            yield Suspect(
+                "input_returned",
+                real(case.inputs["x"], case.valid),
+                "it returns its input as it came.",
+                "Use what the sub-layers return.",
+            )
         for slip, (cause, advice) in case.causes.items():
-            answer = expected(f"wrong_{self.oracle}", config=self.config, weights=self.weights,
-                              slip=slip, **case.inputs)
-            value = _real(answer["value"], case.valid)
+            answer = expected(
+                f"wrong_{self.oracle}",
+                config=self.config,
+                weights=self.weights,
+                slip=slip,
+                **case.inputs,
+            )
+            value = real(answer["value"], case.valid)
             yield Suspect(slip.split(":")[0], value, cause, advice)  # fmt: skip
 
 
@@ -166,119 +175,37 @@ def must_raise(answer: Any, error: str, what: str, part: str) -> None:
              {"type": answer.type, "message": answer.message})  # fmt: skip
 
 
-def try_modules(
-    submission: Submission, expected: Ask, advice: str, *trials: Trial
-) -> dict[str, Any]:
-    """Judge every call of every trial; one frame asks them all."""
-    questions = []
-    for trial in trials:
-        questions += [trial.build(), *map(trial.call, trial.cases)]
-    answers, tolerance = ask(submission, *questions)
-    largest = 0.0
-    for trial in trials:
-        built, *given = [answers.pop(0) for _ in range(1 + len(trial.cases))]
-        sure(built)
-        for case, answer in zip(trial.cases, given, strict=True):
-            gap = _judge_case(submission, expected, trial, case, answer, advice, tolerance)
-            largest = max(largest, gap)
-    return {"largest_difference": largest, "tolerance": tolerance}
-
-
-def _judge_case(
-    submission: Submission, expected: Ask, trial: Trial, case: Case, answer: Any, advice: str,
-    tolerance: float,
-) -> float:  # fmt: skip
-    """Return the largest difference at real positions; padded ones must hold exactly 0."""
-    want = trial.expect(expected, case)
-    value = returned(answer, case.what, trial.part)
-    whole = isinstance(value, np.ndarray) and value.shape == want[""].shape
-    got = tensor(_real(value, case.valid) if whole else value, want[""].shape, case.what,
-                 trial.part)  # fmt: skip
-    try:
-        evidence = judge(got, _real(want[""], case.valid), what=case.what, part=trial.part,
-                         advice=advice, suspects=trial.suspects(expected, case),
-                         tolerance=tolerance)  # fmt: skip
-    except CheckFailed as failure:
-        if failure.diagnosis.code == "values_differ":
-            _explain(submission, trial, case, got, want, failure)
-        raise
-    if case.valid is not None:
-        _check_padding(value, case, trial.part)
-    return float(evidence["largest_difference"])
-
-
-def _real(value: np.ndarray, valid: np.ndarray | None) -> np.ndarray:
-    """Return value (B, T, D) with what stands at padded positions taken out."""
-    return value if valid is None else np.where(valid[:, :, None], value, 0.0)
-
-
-def _check_padding(value: np.ndarray, case: Case, part: str) -> None:
-    wrong = (value != 0).any(axis=-1) & ~np.asarray(case.valid)
-    if wrong.any():
-        row, place = (int(i) for i in np.argwhere(wrong)[0])
-        fail("padding_not_zeroed", part,
-             f"{case.what}: padded position {place} of row {row} holds "
-             f"{value[row, place].ravel()[0]:.3g} where exactly 0 is expected.",
-             f"Look at the end of the function in {part}.py: what its docstring says of padded "
-             "positions.", {"row": row, "position": place})  # fmt: skip
-
-
-def _explain(
-    submission: Submission, trial: Trial, case: Case, got: np.ndarray, want: Expected,
-    failure: CheckFailed,
-) -> None:  # fmt: skip
-    """Fail with more than the difference itself, where more can be said."""
-    first = got if case.valid is None else got[np.asarray(case.valid)]
-    if first.size > 1 and not np.ptp(first):
-        fail("does_not_respond", trial.part,
-             f"{case.what}: it answers {first.flat[0]:.3g} everywhere, whatever it is given.",
-             "Return what was computed from the input.", failure.evidence)  # fmt: skip
-    if not trial.sublayers:
-        return
-    questions = trial.build(), trial.call(case, trial.sublayers)
-    *_, again = ask(submission, *questions)[0]
-    records = {} if isinstance(again, StudentError) else again["records"][0]
-    for name in trial.sublayers:
-        seen = records.get(name) if isinstance(records, dict) else None
-        right = want[name]
-        if not isinstance(seen, np.ndarray) or seen.shape != right.shape:
-            continue
-        if not agrees(_real(seen, case.valid), _real(right, case.valid), TOLERANCE_FLOAT32):
-            cause = f"{failure.diagnosis.cause} The first wrong value comes out of {name}."
-            advice = f"Look at what {name} is given. {failure.diagnosis.advice}"
-            fail("values_differ", trial.part, cause, advice,
-                 failure.evidence | {"first_wrong": name})  # fmt: skip
-
-
-def silenced(trial: Trial) -> Trial:
-    """Return the trial with sub-layers that answer 0: their last projections are 0."""
-    last = ("out_proj.", "output_projection.")
-    weights = {
-        name: weight * 0.0 if any(part in name for part in last) else weight
-        for name, weight in trial.weights.items()
-    }
-    return replace(trial, weights=weights)
-
-
 @contextmanager
-def built_on(findings: Findings, *stubs: str) -> Iterator[None]:
-    """Blame a failure on the first of the earlier stubs that failed by itself in this run."""
+def built_on(part: str, findings: Findings, *stubs: str) -> Iterator[None]:
+    """Blame a failure on the first of the earlier stubs that does not pass by itself.
+
+    Where all of them pass, the code in `part` provoked what they raise.
+    """
+    earlier = [o for o in findings if o.stub in stubs and o.diagnosis is not None]
     try:
         yield
-    except CheckFailed as failure:
-        for outcome in findings:
-            if outcome.stub in stubs and outcome.diagnosis is not None:
-                earlier = outcome.diagnosis
-                cause = (
-                    f"{failure.diagnosis.cause} Task {outcome.stub}, which this one is built on, "
-                    f"does not pass by itself: {earlier.cause}"
-                )
-                advice = f"Mend task {outcome.stub} first. {earlier.advice}"
-                code = "follows_from_earlier_task"
-                raise CheckFailed(
-                    Diagnosis(code, earlier.part, cause, advice), failure.evidence
-                ) from None
+    except StudentError as error:
+        if not earlier and error.kind == "raised":
+            own = [i for i, f in enumerate(error.frames) if f["file"].endswith(f"/{part}.py")]
+            error.frames = error.frames[: own[-1] + 1] if own else error.frames
         raise
+    except CheckFailed as failure:
+        for outcome in earlier:
+            assert outcome.diagnosis is not None
+            known = outcome.diagnosis
+            cause = (
+                f"{failure.diagnosis.cause} Task {outcome.stub}, which this one is built on, "
+                f"does not pass by itself: {known.cause}"
+            )
+            advice = f"Mend task {outcome.stub} first. {known.advice}"
+            found = Diagnosis("follows_from_earlier_task", known.part, cause, advice)
+            raise CheckFailed(found, failure.evidence) from None
+        raise
+
+
+def real(value: np.ndarray, valid: np.ndarray | None) -> np.ndarray:
+    """Return value (B, T, D) with what stands at padded positions taken out."""
+    return value if valid is None else np.where(valid[:, :, None], value, 0.0)
 
 
 def chosen(causes: Causes, *names: str) -> Causes:
@@ -290,4 +217,3 @@ def without(causes: Causes, names: Iterable[str]) -> Causes:
     """Return the causes but for some of them."""
     left = set(names)
     return {name: why for name, why in causes.items() if name not in left}
-

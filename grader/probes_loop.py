@@ -150,9 +150,10 @@ def spying(spy: Spy) -> Iterator[None]:
             hook.remove()
 
 
-def own_steps(spy: Spy, module: Any) -> Any:
-    """Return a `make_optimizer` that lets an optimiser which is not torch's tell of its steps."""
-    made_by = module.make_optimizer
+@contextlib.contextmanager
+def overheard(spy: Spy, loop: Any) -> Iterator[None]:
+    """Hear of clipping, and of the steps of an optimiser that is not torch's."""
+    made_by, clip = loop.make_optimizer, nn.utils.clip_grad_norm_
 
     def make(*args: Any, **kwargs: Any) -> Any:
         made = made_by(*args, **kwargs)
@@ -166,7 +167,22 @@ def own_steps(spy: Spy, module: Any) -> Any:
             made.step = told
         return made
 
-    return make
+    def clipped(*args: Any, **kwargs: Any) -> Any:
+        spy.note("clip")
+        return clip(*args, **kwargs)
+
+    names = [name for name, value in vars(loop).items() if value is clip]
+    loop.make_optimizer = make
+    nn.utils.clip_grad_norm_ = clipped
+    for name in names:
+        setattr(loop, name, clipped)
+    try:
+        yield
+    finally:
+        loop.make_optimizer = made_by
+        nn.utils.clip_grad_norm_ = clip
+        for name in names:
+            setattr(loop, name, clip)
 
 
 @probe
@@ -184,7 +200,6 @@ def spy_on_training(
     events, the losses as they came, what kind each of them is, the student's own loss of every
     forward pass, and the mode that the model was left in.
     """
-    module = attribute("training.train").__globals__
     spy = Spy(spied_model(kind, config).eval())
     loop = attribute("training")
 
@@ -193,13 +208,8 @@ def spy_on_training(
             spy.draw(number)
             yield batch
 
-    made_by = loop.make_optimizer
-    loop.make_optimizer = own_steps(spy, loop)
-    try:
-        with spying(spy):
-            losses = module["train"](spy.model, given(), attribute_recipe(recipe))
-    finally:
-        loop.make_optimizer = made_by
+    with spying(spy), overheard(spy, loop):
+        losses = loop.train(spy.model, given(), attribute_recipe(recipe))
     spy.note("end")
     return {
         "events": spy.events,

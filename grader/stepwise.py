@@ -10,7 +10,6 @@ import numpy as np
 from grader.compare import TOLERANCE
 from grader.draws import Draws
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import sure
 from grader.submission import (
     Question,
     Submission,
@@ -49,7 +48,7 @@ def gaps(submission: Submission, rng: Draws, kind: str, shape: ProbeConfig) -> l
         _ask(rng, kind, shape, ids, [(0, LENGTH)], cached=False),
         _ask(rng, kind, shape, ids, STEPS, cached=True),
     ]
-    *_, whole, steps = [sure(answer) for answer in submission.attempt(*questions)]
+    *_, whole, steps = submission.ask(*questions)
     full = (2, LENGTH, shape.vocab_size)
     reference = tensor(whole["outputs"][0], full, f"the {kind} model's logits", "decoder")
     found = []

@@ -41,6 +41,14 @@ FORMS: dict[str, dict[str, type]] = {
     "restore": {"parameters": dict},
     "teacher_forcing": {"value": object, "answers_changed": bool},
     "optimizer": {"times": dict, "others": int, "rates": list},
+    "spy_on_training": {
+        "events": list,
+        "losses": object,
+        "kinds": list,
+        "own_losses": list,
+        "inputs": list,
+        "left_training": bool,
+    },
 }
 
 

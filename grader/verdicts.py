@@ -74,6 +74,16 @@ def caught(tree: Tree, place: str) -> dict[str, Any] | None:
     return next((c for at, c in checks(tree) if at == place and c["status"] in CAUGHT), None)
 
 
+def standing(tree: Tree, place: str) -> dict[str, Any]:
+    """Return the entry of a task or gate, or the check that speaks for a stub."""
+    for entry in (*tree["parts"], *tree["stretch"], *tree["gates"]):
+        if place == entry.get("task", entry["name"]):
+            return dict(entry)
+    own = [check for at, check in checks(tree) if at == place]
+    bad = [check for check in own if check["status"] != "passed"]
+    return (bad or own or [{"status": "missing", "summary": "no check of it ran"}])[0]
+
+
 def compare_catch(catch: Catch, tree: Tree, result: Result) -> None:
     """Compare a wrong submission with what must catch it, and how."""
     compare_run(tree, result)
@@ -126,13 +136,11 @@ def compare_hostile(case: Hostile, tree: Tree, result: Result) -> None:
         result.problems.append(
             f"expected {case.min_score:g} to {case.max_score:g} points, got {score:g}"
         )
-    entries = {e.get("task", e["name"]): e for e in (*tree["parts"], *tree["stretch"])}
-    entries |= {e["name"]: e for e in tree["gates"]}
     for place, status in (case.statuses or {}).items():
-        if entries[place]["status"] != status:
+        found = standing(tree, place)
+        if found["status"] != status:
             result.problems.append(
-                f"{place}: expected {status}, got {entries[place]['status']}: "
-                f"{entries[place]['summary']}"
+                f"{place}: expected {status}, got {found['status']}: {found['summary']}"
             )
     codes = [flag["code"] for flag in tree["integrity"]["flags"]]
     for code in case.flags:

@@ -17,6 +17,7 @@ from grader import (  # noqa: F401
     frames,
     probes,
     probes_gradients,
+    probes_loop,
     probes_parts,
     probes_training,
     sandbox,

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,6 +60,11 @@ class Worker:
         self.posted: deque[Ticket] = deque()
         self.kept: dict[int, list[dict[str, Any]]] = {}
         self.layers: dict[str, str] = {}
+
+    def hurry(self) -> None:
+        """Wait a tenth as long for every answer, though never less than a second."""
+        seconds = min(self.limits.question_s, max(1.0, self.limits.question_s / 10))
+        self.limits = replace(self.limits, question_s=seconds)
 
     def hello(self) -> None:
         """Wait until the worker is confined and ready.

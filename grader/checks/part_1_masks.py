@@ -112,7 +112,7 @@ def test_causal_mask_refuses_empty_sides(submission: Submission) -> dict[str, An
     return {"refused": len(asked)}
 
 
-Given = dict[str, np.ndarray]
+Given = dict[str, Any]
 AXES = "Look at the axes it inserts: batch, head, query and key have one place each."
 EVERY = "Look at what happens to each of the masks that were given."
 # Masks that are given, by the shapes (B, H, T, S) they are for; square ones tell axes apart.

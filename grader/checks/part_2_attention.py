@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grader import causes
-from grader.compare import Suspect, agrees, fail, judge
+from grader.compare import Suspect, fail, judge
 from grader.draws import Draws
 from grader.expectations import Ask, Expected
 from grader.parts import Causes, ask, chosen, must_raise, returned, without
@@ -22,7 +22,7 @@ MASKED = ("mask_ignored", "mask_flipped", "mask_fill_zero", "mask_after_softmax"
           "mask_of_other_rows")  # fmt: skip
 BIASED = ("bias_ignored", "bias_scaled")
 STEPS = "Compare with the formula in the docstring, step by step."
-Inputs = dict[str, np.ndarray]
+Inputs = dict[str, Any]
 
 
 def draw(rng: Draws, scale: float = 1.0) -> Inputs:
@@ -65,7 +65,8 @@ def test_attention_averages_values_by_softmax_of_scaled_scores(
     mask = draw_mask(rng.child("mask"), full)
     bias = rng.child("bias").uniform((1, heads, num_queries, num_keys), -2.0, 2.0)
     rows = draw_mask(rng.child("rows"), (batch, 1, 1, num_keys))
-    rows[:, ..., -1] = [[[False]], [[True]]]
+    # Each row hides a key and shows another, at different places.
+    rows[0, ..., -2:], rows[1, ..., -2:] = (True, False), (False, True)
     plain = without(causes.ATTENTION, (*MASKED, *BIASED))
     cases: list[tuple[str, Inputs, Causes]] = [
         ("without a mask", draw(rng.child("plain")), plain),

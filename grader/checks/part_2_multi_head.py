@@ -22,10 +22,10 @@ from grader.parts import (
     must_raise,
     returned,
     sure,
-    try_modules,
     without,
 )
 from grader.submission import Submission, tensor
+from grader.trials import try_modules
 
 # B, T, S and D differ, as do heads and head width; dropout must rest in eval().
 CONFIG = ProbeConfig(d_model=15, num_heads=3, dropout=0.5)
@@ -65,8 +65,9 @@ def test_multi_head_attention_attends_with_every_head(
         Case("self-attention", {"query": other}, causes=causes.PROJECTIONS),
         Case("cross-attention to more keys than queries", {"query": query, "key_value": longer}),
         Case("self-attention with inputs ten times as large", {"query": 10.0 * other}),
+        Case("self-attention of a single token", {"query": other[:1, :1]}),
     )  # fmt: skip
-    with built_on(findings, *EARLIER):
+    with built_on("attention", findings, *EARLIER):
         return try_modules(submission, expected, STEPS, trial(rng, *cases))
 
 
@@ -99,7 +100,7 @@ def test_multi_head_attention_obeys_every_mask(
              {"query": query, "key_valid": ONE_ROW, "query_valid": ONE_ROW}, ONE_ROW,
              chosen(causes.MASKS, "key_valid_ignored")),
     )  # fmt: skip
-    with built_on(findings, *EARLIER):
+    with built_on("attention", findings, *EARLIER):
         return try_modules(submission, expected, STEPS, trial(rng, *cases))
 
 
@@ -122,7 +123,7 @@ def test_multi_head_attention_drops_weights_and_outputs_in_training(
         "weights_not_dropped": (agrees(got, scaled, tolerance), "the weights are not dropped"),
         "output_not_dropped": (bool(kept.all()), "the output is not dropped"),
     }
-    with built_on(findings, *EARLIER):
+    with built_on("attention", findings, *EARLIER):
         for code, (found, cause) in slips.items():
             if found:
                 fail(code, "attention", f"{case.what}, dropout 0.5: {cause}.",
@@ -137,7 +138,7 @@ def test_multi_head_attention_refuses_impossible_calls(
 ) -> dict[str, Any]:
     """MultiHeadAttention raises for a real query without a key, and for masks that are not bool."""
     query = tokens(rng, "query")
-    cases = {
+    cases: dict[str, tuple[str, dict[str, Any]]] = {
         "a row whose keys are all padding": ("ValueError", {"query": query, "key_valid": ONE_ROW}),
         "a padding mask of floats": (
             "TypeError", {"query": query, "key_valid": EVERY_ROW.astype(float)}),
@@ -148,7 +149,7 @@ def test_multi_head_attention_refuses_impossible_calls(
     questions = [asked.call(Case(what, inputs)) for what, (_, inputs) in cases.items()]
     built, *answers = submission.attempt(asked.build(), *questions)
     sure(built)
-    with built_on(findings, *EARLIER):
+    with built_on("attention", findings, *EARLIER):
         for (what, (error, _)), answer in zip(cases.items(), answers, strict=True):
             must_raise(answer, error, f"multi-head attention with {what}", "attention")
     return {"refused": len(cases)}

@@ -17,7 +17,9 @@ from grader.submission import Submission, build, config, forward, tensor
 
 BASE = ProbeConfig(d_model=7, num_heads=1)
 SHAPE = (2, 5, 7)  # B, T, D
-PLACEMENTS = [(placement, norm) for placement in ("pre", "post") for norm in ("layernorm", "rmsnorm")]
+PLACEMENTS = [
+    (placement, norm) for placement in ("pre", "post") for norm in ("layernorm", "rmsnorm")
+]
 ADVICE = "Follow x from the start to the sum: what is added to what, and what is normalised?"
 
 

@@ -12,7 +12,8 @@ from grader import causes
 from grader.draws import Draws, Weights
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import Case, Findings, Trial, built_on, silenced, try_modules
+from grader.parts import Case, Findings, Trial, built_on
+from grader.trials import silenced, try_modules
 from grader.submission import Submission
 
 BASE = ProbeConfig(d_model=6, num_heads=2, d_ff=7)
@@ -50,7 +51,7 @@ def test_encoder_block_is_attention_and_feed_forward_in_residual_branches(
     """EncoderBlock attends both ways, then feeds forward, each around a residual path."""
     x = tokens(rng, "x")
     slips = causes.in_branches(*BRANCHES) | causes.ENCODER_BLOCK
-    with built_on(findings, *EARLIER):
+    with built_on("encoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE, *[
             trial
             for placement in ("pre", "post")
@@ -73,7 +74,7 @@ def test_encoder_block_hides_padding(
     x = tokens(rng, "x")
     x[~VALID] *= 10.0
     one_row = np.array([[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]], bool)
-    with built_on(findings, *EARLIER):
+    with built_on("encoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE, *[
             block(rng, placement,
                   Case(f"the {placement}-norm block with padding", {"x": x, "valid": VALID}, VALID,
@@ -102,5 +103,5 @@ def test_encoder_runs_every_block_in_order(
         )  # fmt: skip
         trials.append(Trial("encoder", "encoder.Encoder", config, weights, cases,
                             sublayers=("blocks.0", "blocks.1", "blocks.2")))  # fmt: skip
-    with built_on(findings, *EARLIER, "4.1"):
+    with built_on("encoder", findings, *EARLIER, "4.1"):
         return try_modules(submission, expected, STACK_ADVICE, *trials)

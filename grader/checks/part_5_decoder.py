@@ -12,7 +12,8 @@ from grader import causes
 from grader.draws import Draws
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import Case, Findings, Trial, built_on, silenced, try_modules
+from grader.parts import Case, Findings, Trial, built_on
+from grader.trials import silenced, try_modules
 from grader.submission import Submission
 
 BASE = ProbeConfig(d_model=6, num_heads=2, d_ff=7)
@@ -56,7 +57,7 @@ def test_decoder_block_looks_back_then_at_the_memory(
     inputs = {"x": tokens(rng, "x"), "memory": tokens(rng, "memory")}
     longer = inputs | {"memory": tokens(rng, "longer", KEYS)}
     slips = causes.in_branches(*BRANCHES)
-    with built_on(findings, *EARLIER):
+    with built_on("decoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE, *[
             trial
             for placement in ("pre", "post")
@@ -80,7 +81,7 @@ def test_decoder_block_hides_padding_on_both_sides(
     inputs = {"x": tokens(rng, "x"), "memory": tokens(rng, "memory", KEYS)}
     inputs["memory"][~MEMORY] *= 10.0
     both = inputs | {"target_valid": TARGET, "memory_valid": MEMORY}
-    with built_on(findings, *EARLIER):
+    with built_on("decoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE, *[
             block(rng, placement,
                   Case(f"the {placement}-norm block with padding on both sides", both, TARGET,
@@ -106,12 +107,16 @@ def test_decoder_runs_every_block_in_order(
                  and not k.startswith("score_bias")}  # fmt: skip
         cases = (
             Case(f"the {placement}-norm decoder", plain, None, slips),
-            Case(f"the {placement}-norm decoder with padding and score_bias", masked, TARGET,
-                 causes.DECODER),
+            Case(
+                f"the {placement}-norm decoder with padding and score_bias",
+                masked,
+                TARGET,
+                causes.DECODER,
+            ),
         )
         trials.append(Trial("decoder", "decoder.Decoder", config, weights, cases, ("x", "memory"),
                             ("blocks.0", "blocks.1", "blocks.2")))  # fmt: skip
-    with built_on(findings, *EARLIER, "5.1"):
+    with built_on("decoder", findings, *EARLIER, "5.1"):
         return try_modules(submission, expected, STACK_ADVICE, *trials)
 
 
@@ -138,5 +143,5 @@ def test_causal_block_looks_back_only(
         whole = Trial("causal_block", "decoder.CausalBlock", config, weights, cases,
                       sublayers=CAUSAL_INSIDE)  # fmt: skip
         trials += [silenced(replace(whole, cases=(silent,))), whole]
-    with built_on(findings, *EARLIER):
+    with built_on("decoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE, *trials)

@@ -31,7 +31,9 @@ def columns(rng: Draws, length: int) -> list[np.ndarray]:
 
 def joined(*parts: list[np.ndarray]) -> list[np.ndarray]:
     """Join columns along time: axis 2 of keys and values, axis 1 of valid."""
-    return [np.concatenate(same, axis=min(2, same[0].ndim - 1)) for same in zip(*parts, strict=True)]
+    return [
+        np.concatenate(same, axis=min(2, same[0].ndim - 1)) for same in zip(*parts, strict=True)
+    ]
 
 
 @pytest.mark.part("S1")
@@ -44,14 +46,13 @@ def test_append_joins_new_positions_and_keeps_the_old_cache(
     )
     saved = {"old": first, "longer": joined(first, second),
              "longest": joined(first, second, third), "branch": joined(first, other)}  # fmt: skip
-    answers = submission.attempt(
+    answers = submission.ask(
         call("attention.KVCache", *first, save="old"),
         call("@old.append", *second, save="longer"),
         call("@longer.append", *third, save="longest"),
         call("@old.append", *other, save="branch"),
         *[Question("fields", {"handle": name, "names": FIELDS}) for name in saved],
     )
-    answers = [sure(answer) for answer in answers]
     for (name, wanted), answer in zip(saved.items(), answers[len(saved) :], strict=True):
         for field, want, got in zip(FIELDS, wanted, answer["values"], strict=False):
             what = f"{field} of the {name} cache"
@@ -90,7 +91,7 @@ def test_append_refuses_another_batch_head_count_or_width(
 def test_cached_decoding_equals_uncached_at_every_step(
     submission: Submission, rng: Draws
 ) -> dict[str, Any]:
-    """Cached decoding gives the logits of uncached decoding: prompt, several at once, one by one."""
+    """Cached decoding equals uncached decoding at every step, in steps of one or several tokens."""
     found = {}
     for kind in ("decoder_only", "seq2seq"):
         for positions in SCHEMES if kind == "decoder_only" else ("learned", "t5bias"):
@@ -105,5 +106,3 @@ def test_cached_decoding_equals_uncached_at_every_step(
              "into attention: position of the first query, number of keys, masks and bias of the "
              "remembered ones.", trouble[1])  # fmt: skip
     return {"largest_difference": max(max(steps) for steps in found.values())}
-
-

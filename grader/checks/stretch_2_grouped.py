@@ -11,7 +11,8 @@ from grader.compare import Suspect, judge
 from grader.draws import Draws
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import Case, Findings, Trial, ask, built_on, must_raise, returned, try_modules
+from grader.parts import Case, Findings, Trial, ask, built_on, must_raise, returned
+from grader.trials import try_modules
 from grader.submission import Submission, call, tensor
 
 WHERE = "Look at which query heads are neighbours, and which of them share a key/value head."
@@ -61,5 +62,5 @@ def test_grouped_attention_shares_keys_and_values(
         trials.append(Trial("multi_head_attention", "attention.MultiHeadAttention", config,
                             weights, (case,), ("query", "key_value"),
                             options={"rope": False}))  # fmt: skip
-    with built_on(findings, "1.2", "1.3", "2.1", "2.2", "2.3"):
+    with built_on("attention", findings, "1.2", "1.3", "2.1", "2.2", "2.3"):
         return try_modules(submission, expected, WHERE, *trials)

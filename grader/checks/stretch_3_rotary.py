@@ -12,7 +12,8 @@ from grader.compare import Suspect, agrees, fail, judge
 from grader.draws import Draws
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import Case, Findings, Trial, ask, built_on, must_raise, returned, try_modules
+from grader.parts import Case, Findings, Trial, ask, built_on, must_raise, returned
+from grader.trials import try_modules
 from grader.submission import StudentError, Submission, call, tensor
 
 BASE = 100.0
@@ -81,7 +82,9 @@ def _explain(got: np.ndarray, x: np.ndarray, what: str, suspects: list[Suspect])
         return
     before, after = (np.linalg.norm(v, axis=-1) for v in (x, got))
     if not np.allclose(before, after, rtol=1e-3):
-        index = tuple(int(i) for i in np.unravel_index(np.abs(after - before).argmax(), after.shape))
+        index = tuple(
+            int(i) for i in np.unravel_index(np.abs(after - before).argmax(), after.shape)
+        )
         fail("length_not_kept", "positions",
              f"{what}: the vector at {index} has length {after[index]:.4g} and had "
              f"{before[index]:.4g}; a rotation keeps it.", ANGLES, {"index": index})  # fmt: skip
@@ -104,7 +107,7 @@ def test_rotary_attention_depends_on_distance_only(
     )  # fmt: skip
     trial = Trial("multi_head_attention", "attention.MultiHeadAttention", config, weights, cases,
                   ("query", "key_value"), options={"rope": True}, told={"rope": True})  # fmt: skip
-    with built_on(findings, "2.1", "2.2", "2.3"):
+    with built_on("attention", findings, "2.1", "2.2", "2.3"):
         return try_modules(submission, expected, "Look at which positions queries and keys are "
                            "rotated to.", trial)  # fmt: skip
 

@@ -11,7 +11,7 @@ import pytest
 from grader.compare import Suspect, agrees, fail, judge
 from grader.draws import Draws, Weights
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import must_raise, sure
+from grader.parts import must_raise
 from grader.submission import Json, Question, Submission, call, config, tensor
 
 GROUPED = ProbeConfig(vocab_size=11, d_model=12, num_heads=6, num_kv_heads=2, d_ff=7, num_layers=2,
@@ -69,7 +69,7 @@ def shared(name: str) -> bool:
 def test_convert_merges_the_heads_of_each_group(
     submission: Submission, rng: Draws
 ) -> dict[str, Any]:
-    """convert averages the heads of a group, takes the first, or fresh ones, and keeps the rest."""
+    """A group of heads becomes its mean, its first or a fresh head; all else stays as it was."""
     weights = rng.weights(parameter_shapes(MULTI_HEAD, "decoder_only"))
     old = checkpoint(weights)
     for how in ("mean", "first", "random"):
@@ -117,16 +117,16 @@ def test_convert_to_the_same_heads_changes_nothing(
 
 def converted(submission: Submission, old: Weights, shape: ProbeConfig, how: str) -> dict[str, Any]:
     """Return the parameters of the converted model by name."""
-    answers = submission.attempt(
+    _, answer = submission.ask(
         call("convert.convert", old, fields(shape), how, save="converted"),
         Question("parameters", {"handle": "converted"}),
     )
-    return dict([sure(answer) for answer in answers][1]["parameters"])
+    return dict(answer["parameters"])
 
 
 @pytest.mark.part("S4")
 def test_convert_refuses_what_it_cannot_load(submission: Submission, rng: Draws) -> dict[str, Any]:
-    """convert raises ValueError for an unknown method, and for missing or unknown weights."""
+    """An unknown method, and a missing or unknown weight, raise ValueError."""
     old = checkpoint(rng.weights(parameter_shapes(MULTI_HEAD, "decoder_only")))
     less = {name: weight for name, weight in old.items() if name != "norm_f.bias"}
     wrong = {

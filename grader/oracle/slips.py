@@ -22,6 +22,7 @@ PROJECTIONS = {
     "keys_from_value_projection": {"k_proj": "v_proj"},
     "values_from_query_projection": {"v_proj": "q_proj"},
     "values_from_key_projection": {"v_proj": "k_proj"},
+    "keys_and_values_exchanged": {"k_proj": "v_proj", "v_proj": "k_proj"},
 }
 
 
@@ -159,8 +160,11 @@ def wrong_multi_head_attention(
     sources = dict.fromkeys(("q_proj", "k_proj", "v_proj"), query)
     if key_value is not None and not own:
         sources |= {"k_proj": key_value, "v_proj": key_value}
-        sources |= {"keys_from_queries": {"k_proj": query}, "values_from_queries": {
-            "v_proj": query}, "queries_from_source": {"q_proj": key_value}}.get(slip, {})  # fmt: skip
+        sources |= {
+            "keys_from_queries": {"k_proj": query},
+            "values_from_queries": {"v_proj": query},
+            "queries_from_source": {"q_proj": key_value},
+        }.get(slip, {})
     used = PROJECTIONS.get(slip, {})
     q, k, v = (
         _split(linear(scope.child(used.get(name, name)), source), heads, slip)

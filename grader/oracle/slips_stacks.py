@@ -175,10 +175,10 @@ def wrong_decoder_block(
             query_valid=target_valid,
             causal=slip == "memory_hidden",
             score_bias=score_bias if slip == "score_bias_on_cross" else None,
-            slip=slip if slip in ("memory_normed",) else "",
+            slip="",
         )
 
-    layers = [
+    layers: list[tuple[str, Layer]] = [
         ("self_branch", look_back),
         ("cross_branch", look_at_memory),
         ("feed_forward_branch", lambda y: feed_forward(scope.child("feed_forward"), y)),
@@ -242,9 +242,7 @@ def wrong_encoder(
 ) -> Array:
     """Run `encoder`, but for one slip."""
     handed_on = {"valid": valid, "score_bias": score_bias}
-    return _wrong_stack(
-        wrong_encoder_block, scope, x, valid=valid, slip=slip, handed_on=handed_on
-    )
+    return _wrong_stack(wrong_encoder_block, scope, x, valid=valid, slip=slip, handed_on=handed_on)
 
 
 def wrong_decoder(

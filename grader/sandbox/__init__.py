@@ -1,4 +1,4 @@
-"""Keeps a submission away from everything but its own files: what works here, and how it is applied.
+"""Keeps a submission away from everything but its own files.
 
 The referee chooses (`choose`) and writes a `Plan`; the forked worker enters it (`enter`).
 """

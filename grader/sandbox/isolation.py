@@ -218,7 +218,9 @@ def _bwrap(uid: int | None, readable: Iterable[str], scratches: str) -> list[str
     Root has to become the other user first: bwrap's own --uid leaves it root behind the map.
     """
     become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
-    binds = [word for path in readable if os.path.exists(path) for word in ("--ro-bind", path, path)]
+    binds = [
+        word for path in readable if os.path.exists(path) for word in ("--ro-bind", path, path)
+    ]
     size = ["--size", str(_SHARED_MEMORY_BYTES)]
     return [
         *([] if uid is None else become),
@@ -236,9 +238,13 @@ def _runtime(python: str) -> tuple[str, ...]:
         prefixes = [sys.prefix, sys.base_prefix]
     else:
         code = "import sys; print(sys.prefix, sys.base_prefix, sep='\\n')"
-        done = subprocess.run([python, "-I", "-c", code], capture_output=True, check=True, text=True)
+        done = subprocess.run(
+            [python, "-I", "-c", code], capture_output=True, check=True, text=True
+        )
         prefixes = done.stdout.splitlines()
-    return tuple(dict.fromkeys(p for prefix in prefixes for p in (prefix, os.path.realpath(prefix))))
+    return tuple(
+        dict.fromkeys(p for prefix in prefixes for p in (prefix, os.path.realpath(prefix)))
+    )
 
 
 def _outermost(paths: Iterable[str]) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def _checked(result: int) -> int:
 
 
 def prctl(option: int, *arguments: Any) -> None:
-    """Call prctl(2); integers and pointers alike.
+    """Change an attribute of this process, with integers or pointers as arguments.
 
     Raises:
         OSError: the kernel refused.
@@ -41,7 +41,7 @@ def prctl(option: int, *arguments: Any) -> None:
 
 
 def syscall(number: int, *arguments: Any) -> int:
-    """Call the system call of this number; integers and pointers alike.
+    """Make the system call of this number, with integers or pointers.
 
     Raises:
         OSError: the kernel refused.

@@ -1,4 +1,4 @@
-"""Finds out what really works here: tries the layers in forked children and looks around in them."""
+"""Finds out what works here: tries the layers in forked children and looks around in them."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def try_layers(task: Task) -> Answer:
 
 def main() -> None:
     """Answer the task on the command line; `isolation` runs this below bwrap."""
-    values = json.loads(sys.argv[1])
-    task = Task(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    values: dict[str, Any] = json.loads(sys.argv[1])
+    task = Task(**values)
     print(json.dumps(asdict(try_layers(task))))
 
 

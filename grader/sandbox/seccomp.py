@@ -110,7 +110,7 @@ def restrict() -> None:
     if reason:
         raise OSError(reason)
     instructions = program(platform.machine(), os.getpid())
-    array = (_Filter * len(instructions))(*instructions)
+    array = (_Filter * len(instructions))(*(_Filter(*words) for words in instructions))
     kernel.prctl(
         kernel.PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(_Program(len(instructions), array))
     )

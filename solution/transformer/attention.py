@@ -93,7 +93,9 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
         ValueError: Shapes that do not fit.
     """
     batch, heads, num_queries, width = query.shape
-    num_keys = key.shape[2]
+    num_keys = key.shape[-2]
+    if num_keys < 1:
+        raise ValueError(f"there must be at least one key, got shape {tuple(key.shape)}")
     expected = (batch, heads, num_keys, width)
     if key.shape != expected or value.shape != expected:
         raise ValueError(
@@ -323,7 +325,8 @@ class MultiHeadAttention(nn.Module):
                 key. A padded query never raises.
 
         Source: Vaswani et al. 2017, section 3.2.2, arxiv.org/abs/1706.03762. Task 2.3. Hints:
-            1. self.check_call (given) raises the errors about shapes and offsets.
+            1. self.check_shapes and self.check_cache (given) raise the errors about shapes and
+               offsets.
             2. Project (q_proj, k_proj, v_proj), then split: queries into self.num_heads, keys
                and values into self.num_kv_heads.
             3. Then three given one-liners, in this order; each returns what it was given until
@@ -336,7 +339,8 @@ class MultiHeadAttention(nn.Module):
                output.
         """
         # BEGIN SOLUTION 2.3
-        self.check_call(query, key_value, query_offset, key_offset, cache)
+        self.check_shapes(query, key_value, key_valid, query_valid)
+        self.check_cache(key_value, query_offset, key_offset, cache)
         source = query if key_value is None else key_value
         queries = split_heads(self.q_proj(query), self.num_heads)  # (B, H, T, K)
         keys = split_heads(self.k_proj(source), self.num_kv_heads)  # (B, H_kv, S, K)
@@ -360,43 +364,67 @@ class MultiHeadAttention(nn.Module):
         return zero_padding(output, query_valid)
         # END SOLUTION
 
-    def check_call(
+    def check_shapes(
         self,
         query: Tensor,
         key_value: Tensor | None,
-        query_offset: int,
-        key_offset: int,
-        cache: CacheSlot | None,
+        key_valid: Tensor | None,
+        query_valid: Tensor | None,
     ) -> None:
-        """Refuse inputs of the wrong shape and offsets that contradict the cache.
+        """Refuse inputs of the wrong shape.
 
         Args:
             query: (B, T, D) float.
             key_value: (B, S, D) float or None.
-            query_offset: Position of the first query.
-            key_offset: Position of the first key.
-            cache: What this layer remembers, or None.
+            key_valid: (B, S) bool or None.
+            query_valid: (B, T) bool or None.
 
         Raises:
+            TypeError: A mask is not bool.
             ValueError: The message says what was expected and what came.
         """
         width = self.q_proj.in_features
         if query.dim() != 3 or query.shape[1] < 1 or query.shape[2] != width:
             raise ValueError(
-                f"query must have shape (B, T, {width}) with T at least 1, "
-                f"got {tuple(query.shape)}"
+                f"query must have shape (B, T, {width}) with T at least 1, got {tuple(query.shape)}"
             )
-        if key_value is not None:
-            batch = query.shape[0]
-            if key_value.dim() != 3 or key_value.shape[::2] != (batch, width):
-                raise ValueError(
-                    f"key_value must have shape ({batch}, S, {width}), "
-                    f"got {tuple(key_value.shape)}"
-                )
-        if query_offset < 0 or key_offset < 0:
+        source = query if key_value is None else key_value
+        if source.dim() != 3 or source.shape[::2] != query.shape[::2]:
             raise ValueError(
-                f"offsets must not be negative, got {query_offset} and {key_offset}"
+                f"key_value must have shape ({query.shape[0]}, S, {width}), "
+                f"got {tuple(source.shape)}"
             )
+        for name, valid, x in (
+            ("key_valid", key_valid, source),
+            ("query_valid", query_valid, query),
+        ):
+            if valid is not None and valid.dtype != torch.bool:
+                raise TypeError(f"{name} must be bool (True = real token), got {valid.dtype}")
+            if valid is not None and valid.shape != x.shape[:2]:
+                raise ValueError(
+                    f"{name} must have shape {tuple(x.shape[:2])}, got {tuple(valid.shape)}"
+                )
+
+    def check_cache(
+        self,
+        key_value: Tensor | None,
+        query_offset: int,
+        key_offset: int,
+        cache: CacheSlot | None,
+    ) -> None:
+        """Refuse negative offsets, and a cache that does not go with the rest of the call.
+
+        Args:
+            key_value: (B, S, D) float or None.
+            query_offset: Position of the first query.
+            key_offset: Position of the first key, the remembered ones included.
+            cache: What this layer remembers, or None.
+
+        Raises:
+            ValueError: The message says what was expected and what came.
+        """
+        if query_offset < 0 or key_offset < 0:
+            raise ValueError(f"offsets must not be negative, got {query_offset} and {key_offset}")
         if cache is None:
             return
         if self.training and self.dropout.p > 0.0:

@@ -97,8 +97,7 @@ def check_sequences(task: str, vocab_size: int, min_length: int, max_length: int
         )
     if vocab_size <= FIRST_DATA_ID:
         raise ValueError(
-            f"vocab_size must be above {FIRST_DATA_ID}, the number of special ids, "
-            f"got {vocab_size}"
+            f"vocab_size must be above {FIRST_DATA_ID}, the number of special ids, got {vocab_size}"
         )
 
 
@@ -144,7 +143,13 @@ def _belongs(ids: Tensor, lengths: Tensor, vocab_size: int, held_out: bool) -> T
 
 
 def cyclic_batches(
-    *, steps: int, batch_size: int, seed: int, vocab_size: int = 16, pattern: int = 5, length: int = 12
+    *,
+    steps: int,
+    batch_size: int,
+    seed: int,
+    vocab_size: int = 16,
+    pattern: int = 5,
+    length: int = 12,
 ) -> Iterator[SequenceBatch]:
     """Yield batches of rows that walk round a cycle of ids, each from its own start.
 

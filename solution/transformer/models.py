@@ -230,8 +230,7 @@ def token_validity(ids: Tensor, valid: Tensor | None, pad_id: int | None) -> Ten
         raise TypeError(f"validity must be bool (True = real token), got {valid.dtype}")
     if valid.shape != ids.shape:
         raise ValueError(
-            f"validity must have the shape of the ids {tuple(ids.shape)}, "
-            f"got {tuple(valid.shape)}"
+            f"validity must have the shape of the ids {tuple(ids.shape)}, got {tuple(valid.shape)}"
         )
     return valid
 

@@ -92,9 +92,7 @@ def masked_cross_entropy(logits: Tensor, targets: Tensor, pad_id: int = PAD) -> 
         )
     if not (targets != pad_id).any():
         raise ValueError(f"every one of the {targets.numel()} targets is padding (id {pad_id})")
-    return nn.functional.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=pad_id
-    )
+    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=pad_id)
     # END SOLUTION
 
 

@@ -1,0 +1,129 @@
+"""Tasks 6.3 and 6.4: the optimiser and the training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from grader import loop
+from grader.compare import fail
+from grader.draws import Draws
+from grader.invariance import CLASSES
+from grader.parameters import ProbeConfig
+from grader.settings import Settings
+from grader.submission import Question, StudentError, Submission
+
+CONFIG = ProbeConfig(vocab_size=11, d_model=6, num_heads=2, d_ff=7, max_len=16)
+RATES = (3e-3, 7e-4)
+# Every batch has its own number of rows, by which the spy knows it again.
+BATCH_SIZES = (2, 5, 3, 7, 4)
+TINY, HUGE = 1e-3, 1e6
+
+
+def config_fields(config: ProbeConfig) -> dict[str, Any]:
+    """Return the fields of a `ModelConfig`."""
+    return {k: v for k, v in asdict(config).items() if v is not None}
+
+
+@pytest.mark.part("6.3")
+def test_make_optimizer_holds_every_parameter_once(
+    submission: Submission, lab: Settings, before_training: Callable[[], None]
+) -> dict[str, Any]:
+    """make_optimizer hands every trainable parameter to the optimiser, each exactly once."""
+    before_training()
+    submission.renew()
+    configs = [(kind, replace(CONFIG, num_layers=2)) for kind in CLASSES]
+    configs.append(("seq2seq", replace(CONFIG, tied=True)))
+    questions = [
+        Question(
+            "optimizer",
+            {
+                "config": config_fields(config),
+                "target": CLASSES[kind],
+                "recipe": asdict(lab.recipe) | {"learning_rate": rate},
+            },
+        )
+        for kind, config in configs
+        for rate in RATES
+    ]
+    answers = submission.attempt(*questions)
+    for (kind, config), first, second in zip(configs, answers[::2], answers[1::2], strict=True):
+        for answer in (first, second):
+            if isinstance(answer, StudentError):
+                loop.explain_optimizer_error(answer)
+                raise answer
+        what = f"the {kind} model" + (" with a tied output" if config.tied else "")
+        loop.judge_coverage(what, first)
+        loop.judge_rates(first["rates"], second["rates"], RATES)
+    return {"models": len(configs), "parameters": len(answers[0]["times"])}
+
+
+@pytest.mark.part("6.4")
+def test_train_takes_one_right_step_per_batch(
+    submission: Submission, rng: Draws, lab: Settings, before_training: Callable[[], None]
+) -> dict[str, Any]:
+    """train clears, computes, clips and steps once per batch, in train mode, and returns losses."""
+    before_training()
+    batches = {kind: draw_batches(rng, kind) for kind in CLASSES}
+    huge = watch(lab, "seq2seq", batches["seq2seq"], HUGE)
+    tiny = watch(lab, "decoder_only", batches["decoder_only"], TINY)
+    answers = submission.ask(huge, tiny)
+    free, clipped = (loop.read(answer, BATCH_SIZES) for answer in answers)
+    for seen in (free, clipped):
+        loop.judge_order(seen)
+    loop.judge_gradients(free)
+    loop.judge_clipping(clipped, TINY)
+    for seen in (free, clipped):
+        loop.judge_losses(seen)
+    loop.judge_schedule(free, lab.recipe.learning_rate)
+    return {"steps": len(free.steps), "largest_gap": max(step["gap"] for step in free.steps)}
+
+
+@pytest.mark.part("6.4")
+def test_train_stops_when_the_batches_do(
+    submission: Submission, rng: Draws, lab: Settings
+) -> dict[str, Any]:
+    """train takes as many steps as there are batches, also when they end early."""
+    batches = draw_batches(rng, "seq2seq")
+    for supply in (1, 3):
+        (answer,) = submission.attempt(watch(lab, "seq2seq", batches, HUGE, supply))
+        if isinstance(answer, StudentError):
+            loop.explain_early_end(answer, supply, len(batches))
+            raise answer
+        seen = loop.read(answer, BATCH_SIZES[:supply])
+        loop.judge_count(seen)
+        loop.judge_losses(seen)
+    return {"supplies": [1, 3]}
+
+
+def draw_batches(rng: Draws, kind: str) -> list[dict[str, Any]]:
+    """Draw one batch of every size."""
+    batches = []
+    for size in BATCH_SIZES:
+        lengths = rng.child(f"lengths {size}").lengths(size, 2, 4)
+        ids = rng.child(f"ids {size}").ids(lengths, CONFIG.vocab_size)
+        answers = [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)]
+        source = ids if kind == "seq2seq" else None
+        batches.append({"$batch": {"source": source, "answers": answers}})
+    return batches
+
+
+def watch(
+    lab: Settings, kind: str, batches: list[dict[str, Any]], clip_norm: float,
+    supply: int | None = None,
+) -> Question:  # fmt: skip
+    """Ask for the student's loop under the spy's eyes."""
+    own = {"steps": len(batches), "clip_norm": clip_norm}
+    return Question(
+        "spy_on_training",
+        {
+            "kind": kind,
+            "config": config_fields(CONFIG),
+            "recipe": asdict(lab.recipe) | own,
+            "batches": batches,
+            "supply": len(batches) if supply is None else supply,
+        },
+    )

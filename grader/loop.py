@@ -1,0 +1,296 @@
+"""From what a spy saw of the optimiser and the training loop to verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from grader.compare import fail
+from grader.submission import StudentError
+
+# Relative; sums over a few hundred numbers in float32 differ by 1e-6 at most.
+ROUNDING = 1e-4
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One run of the loop: events in order, and among them the ones that matter.
+
+    `forwards` are the passes whose gradients were asked for; other passes are nobody's business.
+    """
+
+    sizes: tuple[int, ...]
+    events: list[dict[str, Any]]
+    forwards: list[dict[str, Any]]
+    steps: list[dict[str, Any]]
+    rows: list[int]
+    losses: list[float] | None
+    kinds: list[str]
+    own_losses: list[float]
+    left_training: bool
+
+    def show(self) -> dict[str, Any]:
+        """Return the events of the first two batches as words, for a person to read."""
+        words = [e["what"] + (" in eval mode" if e.get("training") is False else "")
+                 for e in self.events]  # fmt: skip
+        return {"what_happened": words[:12], "batches": len(self.sizes), "steps": len(self.steps)}
+
+
+def read(answer: dict[str, Any], sizes: Sequence[int]) -> Seen:
+    """Return what the spy wrote down; anything of another form is dropped."""
+    events = [
+        e for e in answer["events"]
+        if isinstance(e, dict) and isinstance(e.get("what"), str) and is_number(e.get("norm"))
+    ]  # fmt: skip
+    forwards = []
+    last = None
+    for event in events:
+        if event["what"] == "forward":
+            last = event
+        elif event["what"] == "backward" and last is not None:
+            forwards.append(last)
+            last = None
+    steps = [
+        e for e in events
+        if e["what"] == "step" and all(is_number(e.get(k)) for k in ("fresh", "factor", "gap"))
+    ]  # fmt: skip
+    rows = [v.shape[0] for v in answer["inputs"] if isinstance(v, np.ndarray) and v.ndim]
+    losses = answer["losses"]
+    return Seen(
+        tuple(sizes), events, forwards, steps, rows,
+        [float(v) for v in losses] if isinstance(losses, list) else None,
+        [str(k) for k in answer["kinds"]], [float(v) for v in answer["own_losses"]],
+        answer["left_training"],
+    )  # fmt: skip
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether the value is a plain number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def wrong(code: str, cause: str, advice: str, evidence: dict[str, Any]) -> NoReturn:
+    """Fail with a fault of training.py."""
+    fail(code, "training", cause, advice, evidence)
+
+
+# Optimiser ---------------------------------------------------------------------------------------
+
+
+def explain_optimizer_error(error: StudentError) -> None:
+    """Fail with a name for what no optimiser is, or no optimiser takes."""
+    if error.kind == "no_optimizer":
+        wrong("no_optimizer", f"{error.message}, which has no param_groups and step().",
+              "Return an optimiser.", {})  # fmt: skip
+    if "more than one parameter group" in error.message:
+        wrong("parameter_held_twice", f"the optimiser refuses it: {error.message}.",
+              "Look at which groups share parameters.", {})  # fmt: skip
+
+
+def judge_coverage(what: str, answer: dict[str, Any]) -> None:
+    """Fail on a parameter that the optimiser lacks or holds twice."""
+    times = {str(name): int(count) for name, count in answer["times"].items()}
+    missing = [name for name, count in times.items() if not count]
+    witness = {"model": what, "missing": missing, "parameters": len(times)}
+    if missing:
+        wrong(
+            "parameters_missing",
+            f"{what}: {len(missing)} of {len(times)} parameters are never updated: "
+            f"{missing_words(missing, list(times))}.",
+            "Look at which parameters are handed to the optimiser.", witness,
+        )  # fmt: skip
+    twice = [name for name, count in times.items() if count > 1]
+    if twice:
+        wrong("parameter_held_twice", f"{what}: {twice[0]} is held {times[twice[0]]} times, so it "
+              "is updated as often per step.", "Look at which groups share parameters.",
+              witness | {"twice": twice})  # fmt: skip
+    if answer["others"]:
+        wrong("strange_parameters", f"{what}: the optimiser holds {answer['others']} tensors that "
+              "are no parameters of the model, such as copies.",
+              "Hand over the parameters themselves.", witness)  # fmt: skip
+
+
+def missing_words(missing: list[str], every: list[str]) -> str:
+    """Say what the missing parameters have in common."""
+    dead = set(missing)
+    if dead.issuperset(every):
+        return "all of them"
+    whole = [
+        top for top in dict.fromkeys(name.split(".")[0] for name in every)
+        if dead.issuperset(name for name in every if name.split(".")[0] == top)
+    ]  # fmt: skip
+    inside = [name for name in missing if name.split(".")[0] in whole]
+    if whole and len(inside) == len(missing):
+        return "all of " + ", ".join(whole)
+    for ending, word in (("bias", "all biases"), ("norm.weight", "the norms")):
+        if all(name.endswith(ending) for name in missing):
+            return word
+    if all(name.endswith("bias") or "norm" in name for name in missing):
+        return "biases and norms"
+    return f"{missing[0]} and others" if len(missing) > 1 else missing[0]
+
+
+def judge_rates(first: list[Any], second: list[Any], wanted: tuple[float, float]) -> None:
+    """Fail when a learning rate is not above 0, or none follows the recipe."""
+    rates = [float(rate) for rate in first]
+    if not rates or not all(math.isfinite(rate) for rate in rates) or max(rates) <= 0.0:
+        wrong("learning_rate_zero", f"the learning rates are {rates}: nothing would be learned.",
+              "Look at the learning rate that the optimiser gets.", {"rates": rates})  # fmt: skip
+    if rates == [float(rate) for rate in second]:
+        wrong("learning_rate_ignored", f"the learning rate is {rates[0]:g} for recipes that say "
+              f"{wanted[0]:g} and {wanted[1]:g}.", "Read learning_rate from the recipe.",
+              {"rates": rates})  # fmt: skip
+
+
+# Loop --------------------------------------------------------------------------------------------
+
+
+def judge_order(seen: Seen) -> None:
+    """Fail on a step that is missing, doubled or out of order."""
+    happened = [e["what"] for e in seen.events]
+    passes = [e for e in seen.events if e["what"] == "forward"]
+    if not passes:
+        wrong("model_not_called", "train never calls the model.", "Look at the body of the loop.",
+              seen.show())  # fmt: skip
+    if not any(e.get("with_gradients") for e in passes):
+        wrong("no_gradients_recorded", "the model runs without recording gradients.",
+              "Look for no_grad or inference_mode around the loop.", seen.show())  # fmt: skip
+    if "backward" not in happened:
+        wrong("no_backward", "no gradient is ever computed.", "Look for the backward pass.",
+              seen.show())  # fmt: skip
+    bad = [i for i, e in enumerate(seen.forwards) if not e.get("training")]
+    if bad:
+        words = "in eval mode from the start" if not bad[0] else f"in eval mode from step {bad[0]}"
+        wrong("not_in_train_mode", f"the model that learns is {words}: dropout would be off.",
+              "Look at which mode the loop sets, and sets again after an evaluation.", seen.show())
+    if not seen.steps:
+        wrong("no_step", "the optimiser never takes a step.", "Look at the end of the loop's body.",
+              seen.show())  # fmt: skip
+    judge_count(seen)
+    judge_each_step(seen)
+
+
+def judge_count(seen: Seen) -> None:
+    """Fail unless every batch was read once, in order, and made one step."""
+    batches, steps = len(seen.sizes), len(seen.steps)
+    if steps != batches:
+        word = "more_steps_than_batches" if steps > batches else "fewer_steps_than_batches"
+        wrong(word, f"{batches} batches made {steps} optimiser steps.",
+              "Take exactly one step per batch.", seen.show())  # fmt: skip
+    others = [rows for rows in seen.rows if rows not in seen.sizes]
+    read_in_order = [rows for rows in seen.rows if rows in seen.sizes]
+    once = [rows for i, rows in enumerate(read_in_order) if not i or rows != read_in_order[i - 1]]
+    if others or once != list(seen.sizes):
+        wrong("batches_not_in_order",
+              f"batches of {list(seen.sizes)} rows came, and the model read {seen.rows}.",
+              "Use every batch once, whole, in the order in which they come.",
+              seen.show() | {"rows": seen.rows})  # fmt: skip
+
+
+def judge_each_step(seen: Seen) -> None:
+    """Fail on a step whose gradients are gone, or are those of an earlier batch."""
+    for number, step in enumerate(seen.steps):
+        if not step["fresh"]:
+            wrong("step_before_backward", f"step {number} is taken before the gradients of its "
+                  "batch are there.", "Look at the order of backward and step.",
+                  seen.show())  # fmt: skip
+        if not step["norm"]:
+            wrong("cleared_before_step", f"step {number} finds no gradients: they were cleared "
+                  "after the backward pass.", "Look at the order of backward, zero_grad and step.",
+                  seen.show())  # fmt: skip
+
+
+def judge_gradients(seen: Seen) -> None:
+    """Fail when a step uses more, or other, than the gradient of its own batch."""
+    for number, step in enumerate(seen.steps):
+        relative = step["gap"] / max(step["norm"], 1e-30)
+        witness = seen.show() | {"step": number, "norm": step["norm"], "of_its_batch": step["fresh"]}
+        if relative > ROUNDING:
+            wrong("gradients_accumulate",
+                  f"step {number} uses the gradients of earlier batches too: their norm is "
+                  f"{step['norm']:.3g}, that of its own batch {step['fresh']:.3g}.",
+                  "Look at when gradients are cleared.", witness)  # fmt: skip
+        if abs(step["factor"] - 1.0) > ROUNDING:
+            wrong("gradients_rescaled",
+                  f"step {number} multiplies gradients by {step['factor']:.3g}, although their "
+                  "norm is far below clip_norm.", "Clipping leaves small gradients as they are.",
+                  witness)  # fmt: skip
+
+
+def judge_clipping(seen: Seen, clip_norm: float) -> None:
+    """Fail when a step uses gradients above the norm, and say where clipping went."""
+    for number, step in enumerate(seen.steps):
+        if step["norm"] <= clip_norm * (1.0 + 1e-3) and step["gap"] <= 1e-2 * step["norm"]:
+            continue
+        witness = seen.show() | {"step": number, "norm": step["norm"], "clip_norm": clip_norm}
+        code, cause = reading_of_clipping(seen, number, clip_norm)
+        wrong(code, f"step {number} uses gradients of norm {step['norm']:.3g} where {clip_norm:g} "
+              f"is allowed: {cause}.", "Clip between the backward pass and the optimiser's step, "
+              "all parameters together.", witness)  # fmt: skip
+
+
+def reading_of_clipping(seen: Seen, number: int, clip_norm: float) -> tuple[str, str]:
+    """Return code and cause for a step whose gradients are too large."""
+    step = seen.steps[number]
+    if step["gap"] > ROUNDING * step["norm"] or step["factor"] < 1.0 - ROUNDING:
+        return "clipped_otherwise", "something was clipped, but not their common norm"
+    start = seen.events.index(step)
+    for event in seen.events[start + 1 :]:
+        if event["what"] in ("backward", "step"):
+            break
+        if 0.0 < event["norm"] <= clip_norm * (1.0 + 1e-3):
+            return "clipped_after_step", "they are clipped only after the step"
+    before = [e["what"] for e in seen.events[:start]]
+    order = [what for what in before if what in ("clip", "backward")]
+    if order[-2:] == ["clip", "backward"]:
+        return "clipped_before_backward", "clipping comes before the backward pass that makes them"
+    return "not_clipped", "nothing clips them"
+
+
+def judge_losses(seen: Seen) -> None:
+    """Fail unless the losses are plain numbers, one per batch, each the loss of its batch."""
+    if seen.losses is None or len(seen.losses) != len(seen.sizes):
+        count = "no list" if seen.losses is None else f"{len(seen.losses)} numbers"
+        wrong("losses_incomplete", f"{len(seen.sizes)} batches made {count} of losses.",
+              "Return one loss per batch, in order.", {})  # fmt: skip
+    if "graph" in seen.kinds:
+        wrong("losses_keep_history", "the losses are tensors with their whole history: every step "
+              "would keep its graph in memory.", "Turn losses into numbers.", {})  # fmt: skip
+    strange = [kind for kind in seen.kinds if kind not in ("number", "tensor")]
+    if strange:
+        wrong("losses_not_numbers", f"a loss is a {strange[0]}.", "Return a list of numbers.", {})
+    if len(seen.own_losses) == len(seen.losses):
+        for number, (got, own) in enumerate(zip(seen.losses, seen.own_losses, strict=True)):
+            if math.isfinite(own) and not math.isclose(got, own, rel_tol=1e-3, abs_tol=1e-4):
+                wrong("losses_differ", f"loss {number} is {got:.5g}, but masked_cross_entropy of "
+                      f"its batch was {own:.5g}.", "Return the loss of each batch as it was before "
+                      "its step.", {"losses": seen.losses, "expected": seen.own_losses})
+    if not seen.left_training:
+        wrong("left_in_eval_mode", "train leaves the model in eval mode.",
+              "Read what the docstring says of the mode.", {})  # fmt: skip
+
+
+def judge_schedule(seen: Seen, peak: float) -> None:
+    """Fail when the rate stays where a schedule has started it."""
+    rates = [float(step["rate"]) for step in seen.steps if is_number(step.get("rate"))]
+    stuck = len(rates) == len(seen.steps) and len(set(rates)) == 1 and rates[0] < 0.999 * peak
+    if stuck:
+        wrong("schedule_not_stepped", f"the learning rate stays at {rates[0]:.3g} for all steps, "
+              f"where the schedule starts; its peak is {peak:g}.",
+              "Look at when the schedule takes its steps.", {"rates": rates})  # fmt: skip
+
+
+def explain_early_end(error: StudentError, supply: int, steps: int) -> None:
+    """Fail when the loop cannot live with fewer batches than the recipe has steps."""
+    if error.kind != "raised":
+        return
+    wrong(
+        "early_end_raises",
+        f"{supply} batches came where the recipe has {steps} steps, and train raised "
+        f"{error.type}: {error.message}", "The batches decide how many steps there are.",
+        {"type": error.type, "message": error.message},
+    )  # fmt: skip
