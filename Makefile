@@ -10,7 +10,7 @@ JOBS   ?= 2
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check grade test starter vectors verify bench format clean
+.PHONY: help setup check grade scale test starter vectors verify bench format clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -24,6 +24,9 @@ check: setup ## look at the parts, quickly (TASK=2 or TASK=2.1 looks at one, TRE
 
 grade: setup ## grade a tree, folder, .zip or .tar.gz into reports/<name>/ (TREE=starter)
 	@$(VENV) -m grader grade '$(TREE)'
+
+scale: setup ## grade, then train the larger size if all four gates passed
+	@$(VENV) -m grader grade '$(TREE)' --scale
 
 test: setup ## run lint, types and the whole test suite
 	@$(VENV) -m ruff check

@@ -81,7 +81,7 @@ class Grader:
         self.out = out
         self.meter = Metered(referee.workshop.launcher)
         referee.workshop.launcher = self.meter
-        self.grade()
+        self.watch = Watch()
 
     def grade(self, tasks: frozenset[str] | None = None) -> dict[str, Any]:
         """Grade the solution, or its parts alone, and return the result.
@@ -102,6 +102,7 @@ class Grader:
 
     def whole(self, rounds: int) -> Iterator[dict[str, float]]:
         """Yield the seconds of complete gradings, and of what they are made of."""
+        self.grade()
         for _ in range(rounds):
             computed, began = self.meter.computed, time.perf_counter()
             tree = self.grade()
@@ -118,6 +119,7 @@ class Grader:
 
     def parts(self, rounds: int) -> Iterator[dict[str, float]]:
         """Yield the seconds of looking at each part alone, report and all, and of the slowest."""
+        self.grade(frozenset({"1"}))
         for _ in range(rounds):
             found = {}
             for task in sorted({stub.task for stub in self.referee.settings.points.stubs}):
@@ -130,6 +132,7 @@ class Grader:
         """Yield the median seconds from asking for a worker to its first answer."""
         workshop = self.referee.workshop
         question = call("masks.padding_mask", [[1]], 0).to_json()
+        workshop.worker(SOLUTION).close()
         for _ in range(rounds):
             taken = []
             for _ in range(FORKS):
@@ -142,6 +145,7 @@ class Grader:
 
     def many(self, rounds: int) -> Iterator[dict[str, float]]:
         """Yield the seconds that 1, 2, 3, ... gradings in a row have taken together."""
+        self.grade()
         total = 0.0
         first = 0.0
         for number in range(1, rounds + 1):
@@ -153,6 +157,7 @@ class Grader:
 
     def memory(self, rounds: int) -> Iterator[dict[str, float]]:
         """Yield the largest memory seen while grading, of all processes and of one worker."""
+        self.grade()
         for _ in range(rounds):
             with Sampler(self.meter) as sampler:
                 self.grade()

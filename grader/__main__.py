@@ -38,6 +38,9 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--out", type=Path, help="folder for results.json (reports/<name>)")
     one.add_argument("--seed", type=int, help="replay a run; default: drawn from the submission")
     one.add_argument("--keep-going", action="store_true", help="run every gate, even after a fail")
+    one.add_argument(
+        "--scale", action="store_true", help="then train the larger size, if all four gates passed"
+    )
     one.add_argument("--format", choices=["text", "json"], default="text", help="what to print")
     _shared(one)
     quick = commands.add_parser("check", help="a quick look at the parts, without the gates")
@@ -145,6 +148,7 @@ def _graded(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> i
         keep_going=full and options.keep_going,
         tasks=None if full or not options.tasks else frozenset(options.tasks),
         gates=4 if full else 0,
+        scale=full and options.scale,
     )
     as_json = full and options.format == "json"
     console = Console(stderr=as_json, highlight=False)

@@ -121,7 +121,7 @@ class Traps:
     def _folders(self) -> set[Path]:
         """Return the staged trees and scratch folders that stand."""
         workshop = self.referee.workshop
-        return {*workshop.trees.iterdir(), *workshop.scratches.iterdir()}
+        return {*workshop.trees.iterdir(), *workshop.scratches.glob("[0-9]*")}
 
     def _processes(self) -> set[int]:
         """Return the processes that began in this workshop, wherever they are by now."""

@@ -26,13 +26,17 @@ from grader.settings import Settings, StretchStub
 from grader.submission import TASK_FILES
 from grader.workers import Workshop
 
+SCALE = ("scale_reverse", "scale_copy")
 CHECKS = Path(__file__).resolve().parent / "checks"
 Listener = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to grade and how; `gates` is the number of the last gate that runs."""
+    """What to grade and how.
+
+    `gates` is the number of the last gate that runs; `scale` opens the larger size behind them.
+    """
 
     path: Path
     out: Path
@@ -40,6 +44,7 @@ class Request:
     keep_going: bool = False
     tasks: frozenset[str] | None = None
     gates: int = 4
+    scale: bool = False
 
 
 class Referee:
@@ -100,6 +105,7 @@ class Referee:
             keep_going=request.keep_going,
             tasks=request.tasks,
             gates=request.gates,
+            scale=request.scale,
             before_training=self.workshop.launcher.warm,
         )
         report = Report(self.settings, self.isolation, staged, request, seed, inspected.flags)
@@ -227,6 +233,7 @@ class Report:
             "gates": [e.to_json() for e in gates],
             "parts": [e.to_json() for e in parts],
             "stretch": [e.to_json() for e in stretch],
+            **self._scale(outcomes),
             "integrity": {"flags": [{"code": f.code, "message": f.message} for f in self.flags]},
             "isolation": {
                 "level": self.isolation.level,
@@ -261,6 +268,17 @@ class Report:
             whole,
             len(good) == len(points),
         )
+
+    def _scale(self, outcomes: list[Outcome]) -> dict[str, Any]:
+        """Return the larger size's results, which earn no points, where they were asked for."""
+        if not self.request.scale:
+            return {}
+        nothing = Fraction(0)
+        found = []
+        for name in SCALE:
+            own = [o for o in outcomes if o.gate == name]
+            found.append(entry(name, None, own, nothing, nothing, all_passed(own)).to_json())
+        return {"scale": found}
 
     def _gate(self, name: str, outcomes: list[Outcome]) -> Entry:
         own = [o for o in outcomes if o.gate == name]

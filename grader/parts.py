@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from grader.compare import TOLERANCE, Suspect, agrees, fail, judge
+from grader.compare import TOLERANCE, Suspect, fail
 from grader.draws import Weights
 from grader.expectations import Ask, Expected
 from grader.invariance import DTYPE_WORDS
@@ -22,7 +22,6 @@ from grader.submission import (
     build,
     config,
     forward,
-    tensor,
 )
 
 # For a tree that mixes precisions in float64 but is sound in the float32 it is trained in.

@@ -31,6 +31,7 @@ from grader.settings import Settings
 from grader.submission import StudentError, Submission
 from grader.workers import Worker, WorkerLost
 
+LAST_GATE = 4
 MARKERS = (
     "part(stub): a check of the stub with this task id",
     "gate(number, name): a check of this gate",
@@ -55,6 +56,7 @@ class Job:
     keep_going: bool = False
     tasks: frozenset[str] | None = None
     gates: int = 4
+    scale: bool = False
     before_training: Callable[[], None] = lambda: None
     outcomes: list[Outcome] = field(default_factory=list)
     planned: list[str] = field(default_factory=list)
@@ -99,7 +101,7 @@ class Plugin:
 
     def _wanted(self, place: Place) -> bool:
         if place.gate:
-            return place.gate <= self.job.gates
+            return self.job.scale if place.gate > LAST_GATE else place.gate <= self.job.gates
         chosen = self.job.tasks
         stub = place.stub or ""
         return chosen is None or stub in chosen or task_of(stub) in chosen
@@ -131,6 +133,8 @@ class Plugin:
         same = [o for o in done if o.gate == place.gate_name and o.status is not Status.PASSED]
         if same:
             return Status.BLOCKED, "an earlier check of this gate did not pass", None
+        if place.gate and place.gate > LAST_GATE:
+            return self._closed()
         if self.job.keep_going:
             return None
         if place.gate == 1:
@@ -139,6 +143,18 @@ class Plugin:
             if earlier.gate and earlier.status is not Status.PASSED:
                 text = f"waits for gate {earlier.gate}"
                 return Status.BLOCKED, text, None
+        return None
+
+    def _closed(self) -> tuple[Status, str, Diagnosis | None] | None:
+        """Keep the larger size closed until all four gates have passed."""
+        for earlier in self.job.outcomes:
+            if earlier.gate in self.job.settings.points.gates:
+                if earlier.status is not Status.PASSED:
+                    text = (
+                        "the larger size opens once all four gates have passed; "
+                        f"{earlier.gate} has not"
+                    )
+                    return Status.BLOCKED, text, None
         return None
 
     def _blocked_by_part(self) -> tuple[Status, str, Diagnosis | None] | None:

@@ -112,6 +112,20 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
+class Scale:
+    """The larger size, and the free-running exact match wanted there on every task."""
+
+    d_model: Count
+    num_layers: Count
+    d_ff: Count
+    min_length: Count
+    max_length: Count
+    steps: Count
+    learning_rate: Positive
+    exact_match: Share
+
+
+@dataclass(frozen=True)
 class Limits:
     """What a worker may use before it is ended: seconds (`_s`) and MiB (`_mib`)."""
 
@@ -187,9 +201,23 @@ class Settings:
     invariance: Invariance
     gradients: Gradients
     accuracy: Accuracy
+    scale: Scale
     limits: Limits
     staging: Staging
     points: PointsTable
+
+
+def enlarged(lab: Settings, task: Literal["reverse", "copy"]) -> Settings:
+    """Return the settings of the larger size, on one task."""
+    larger = lab.scale
+    sizes = {name: getattr(larger, name) for name in ("d_model", "num_layers", "d_ff")}
+    return replace(
+        lab,
+        model=replace(lab.model, **sizes),
+        data=Data(task, larger.min_length, larger.max_length),
+        recipe=replace(lab.recipe, steps=larger.steps, learning_rate=larger.learning_rate),
+        accuracy=replace(lab.accuracy, exact_match=larger.exact_match),
+    )
 
 
 def load(path: Path = LAB_FILE, environment: Mapping[str, str] = os.environ) -> Settings:

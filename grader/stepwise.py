@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -86,11 +86,19 @@ def _ask(
     return forward("model", *calls, method="decode")
 
 
-def describe(found: dict[str, list[float]]) -> tuple[str, dict[str, Any]] | None:
-    """Say in words where cached and uncached decoding part; None where they never do.
+class Trouble(NamedTuple):
+    """Cached decoding that differs: where to look, what was seen, and the numbers."""
+
+    part: str
+    text: str
+    evidence: dict[str, Any]
+
+
+def describe(found: dict[str, list[float]]) -> Trouble | None:
+    """Say where cached and uncached decoding part; None where they never do.
 
     Args:
-        found: the gaps per model and position scheme.
+        found: the gaps per model and position scheme, such as "seq2seq, learned".
     """
     wrong = {name: steps for name, steps in found.items() if max(steps) > TOLERANCE}
     if not wrong:
@@ -99,9 +107,12 @@ def describe(found: dict[str, list[float]]) -> tuple[str, dict[str, Any]] | None
     step = next(i for i, gap in enumerate(steps) if gap > TOLERANCE)
     start, end = STEPS[step]
     when = "already in the prompt" if step == 0 else f"first at positions {start} to {end - 1}"
-    others = "every scheme tried" if len(wrong) == len(found) else ", ".join(wrong)
+    others = "every model tried" if len(wrong) == len(found) else " and ".join(wrong)
     text = (
-        f"cached decoding differs from uncached decoding by {steps[step]:.3g}, {when} ({name}; "
-        f"it shows with {others})."
+        f"cached decoding differs from uncached decoding by {steps[step]:.3g}, {when} ({name}). "
+        f"It shows with {others}."
     )
-    return text, {"gaps": wrong, "tolerance": TOLERANCE}
+    # What both kinds of block share is attention.
+    kinds = {key.split(",")[0] for key in wrong}
+    part = "attention" if kinds == {key.split(",")[0] for key in found} else "decoder"
+    return Trouble(part, text, {"gaps": wrong, "tolerance": TOLERANCE})

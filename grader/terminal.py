@@ -92,6 +92,8 @@ def verdict(tree: Mapping[str, Any], where: Path) -> Group:
     tried = [e for e in tree["stretch"] if e["status"] not in ("not_implemented", "blocked")]
     if tried:
         rows.append(_table("Stretch (scored apart)", tried))
+    if "scale" in tree:
+        rows.append(_table("Larger size (no points)", tree["scale"]))
     rows += _problems(tree)
     rows += [Text(f"note: {clean_text(n)}", style="dim") for n in tree["submission"]["notes"]]
     for flag in tree["integrity"]["flags"]:
@@ -129,7 +131,7 @@ def _table(title: str, entries: list[dict[str, Any]]) -> Group:
 
 def _problems(tree: Mapping[str, Any]) -> list[Any]:
     rows: list[Any] = []
-    for item in [*tree["parts"], *tree["gates"]]:
+    for item in [*tree["parts"], *tree["gates"], *tree.get("scale", [])]:
         for check in item["checks"]:
             found = check["diagnosis"]
             if found is None:

@@ -161,3 +161,15 @@ def worst(key: str) -> Reduce:
     return lambda rounds: spread([r[key] for r in rounds])._replace(
         median=max(r[key] for r in rounds)
     )
+
+
+def thousandfold(key: str) -> Reduce:
+    """Read one key of every round, in seconds, as milliseconds."""
+    return lambda rounds: spread([1e3 * r[key] for r in rounds])
+
+
+def difference_ratio(above: tuple[str, str], below: tuple[str, str]) -> Reduce:
+    """Divide the difference of two keys by that of two others, within every round."""
+    return lambda rounds: spread(
+        [(r[above[0]] - r[above[1]]) / (r[below[0]] - r[below[1]]) for r in rounds]
+    )

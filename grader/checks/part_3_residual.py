@@ -24,7 +24,7 @@ ADVICE = "Follow x from the start to the sum: what is added to what, and what is
 
 
 @pytest.mark.part("3.1")
-@pytest.mark.parametrize("silent", [True, False], ids=["silent", "speaking"])
+@pytest.mark.parametrize("silent", [False, True], ids=["speaking", "silent"])
 def test_residual_branch_adds_the_sublayer_to_its_input(
     submission: Submission, rng: Draws, expected: Ask, silent: bool
 ) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from grader.draws import Draws, Weights
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
 from grader.parts import Case, Findings, Trial, built_on
-from grader.trials import silenced, try_modules
 from grader.submission import Submission
+from grader.trials import silenced, try_modules
 
 BASE = ProbeConfig(d_model=6, num_heads=2, d_ff=7)
 BATCH, LENGTH = 2, 5
@@ -50,20 +50,17 @@ def test_encoder_block_is_attention_and_feed_forward_in_residual_branches(
 ) -> dict[str, Any]:
     """EncoderBlock attends both ways, then feeds forward, each around a residual path."""
     x = tokens(rng, "x")
-    slips = causes.in_branches(*BRANCHES) | causes.ENCODER_BLOCK
+    branches = causes.in_branches(*BRANCHES)
+    trials = []
+    for placement in ("pre", "post"):
+        what = f"the {placement}-norm block"
+        inputs = {"x": x, "score_bias": bias(rng)}
+        speaking = Case(what, inputs, causes=causes.ENCODER_BLOCK | branches)
+        silent = Case(f"{what} with silent sub-layers", {"x": x}, causes=branches)
+        trials.append(block(rng, placement, speaking, mode="train"))
+        trials.append(silenced(block(rng, placement, silent)))
     with built_on("encoder", findings, *EARLIER):
-        return try_modules(submission, expected, BLOCK_ADVICE, *[
-            trial
-            for placement in ("pre", "post")
-            for trial in (
-                silenced(block(rng, placement, Case(
-                    f"the {placement}-norm block with silent sub-layers", {"x": x}, None,
-                    causes.in_branches(*BRANCHES)))),
-                block(rng, placement, Case(
-                    f"the {placement}-norm block", {"x": x, "score_bias": bias(rng)}, None,
-                    slips), mode="train"),
-            )
-        ])  # fmt: skip
+        return try_modules(submission, expected, BLOCK_ADVICE, *trials)
 
 
 @pytest.mark.part("4.1")

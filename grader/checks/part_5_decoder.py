@@ -13,8 +13,8 @@ from grader.draws import Draws
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
 from grader.parts import Case, Findings, Trial, built_on
-from grader.trials import silenced, try_modules
 from grader.submission import Submission
+from grader.trials import silenced, try_modules
 
 BASE = ProbeConfig(d_model=6, num_heads=2, d_ff=7)
 BATCH, LENGTH, KEYS = 2, 5, 7
@@ -56,21 +56,20 @@ def test_decoder_block_looks_back_then_at_the_memory(
     """DecoderBlock looks back, then at the whole memory, then feeds forward, each in its branch."""
     inputs = {"x": tokens(rng, "x"), "memory": tokens(rng, "memory")}
     longer = inputs | {"memory": tokens(rng, "longer", KEYS)}
-    slips = causes.in_branches(*BRANCHES)
+    branches = causes.in_branches(*BRANCHES)
+    trials = []
+    for placement in ("pre", "post"):
+        what = f"the {placement}-norm block"
+        speaking = (
+            Case(what, inputs | {"score_bias": bias(rng)},
+                 causes=causes.DECODER_BLOCK | causes.SAME_LENGTH | branches),
+            Case(f"{what} with a longer memory", longer, causes=causes.DECODER_BLOCK),
+        )  # fmt: skip
+        silent = Case(f"{what} with silent sub-layers", inputs, causes=branches)
+        trials.append(block(rng, placement, *speaking, mode="train"))
+        trials.append(silenced(block(rng, placement, silent)))
     with built_on("decoder", findings, *EARLIER):
-        return try_modules(submission, expected, BLOCK_ADVICE, *[
-            trial
-            for placement in ("pre", "post")
-            for trial in (
-                silenced(block(rng, placement, Case(
-                    f"the {placement}-norm block with silent sub-layers", inputs, None, slips))),
-                block(rng, placement,
-                      Case(f"the {placement}-norm block", inputs | {"score_bias": bias(rng)}, None,
-                           causes.DECODER_BLOCK | causes.SAME_LENGTH | slips),
-                      Case(f"the {placement}-norm block with a longer memory", longer, None,
-                           causes.DECODER_BLOCK), mode="train"),
-            )
-        ])  # fmt: skip
+        return try_modules(submission, expected, BLOCK_ADVICE, *trials)
 
 
 @pytest.mark.part("5.1")
@@ -142,6 +141,6 @@ def test_causal_block_looks_back_only(
         )  # fmt: skip
         whole = Trial("causal_block", "decoder.CausalBlock", config, weights, cases,
                       sublayers=CAUSAL_INSIDE)  # fmt: skip
-        trials += [silenced(replace(whole, cases=(silent,))), whole]
+        trials += [whole, silenced(replace(whole, cases=(silent,)))]
     with built_on("decoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE, *trials)

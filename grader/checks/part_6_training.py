@@ -78,21 +78,28 @@ def slips(answers: Answers, ids: dict[str, int]) -> Iterator[tuple[Slip, Rows]]:
     yield SWAPPED, [([*a, eos], [bos, *a]) for a in answers]
     yield BOS_TARGET, [([bos, *a], [bos, *a, eos][: len(a) + 1]) for a in answers]
     yield EOS_FILLS, [([bos, *a], [*a] + [eos] * (longest + 1 - len(a))) for a in answers]
-    yield LATE_EOS, [
-        ([bos, *a], [*a, *[pad] * (longest - len(a)), eos]) for a in answers
-    ]  # fmt: skip
-    yield OWN_IDS, [([BOS, *a], [*a, EOS]) for a in answers]
+    yield LATE_EOS, [([bos, *a], [*a, *[pad] * (longest - len(a)), eos]) for a in answers]
+    yield OWN_IDS, [
+        ([BOS, *a] + [PAD] * (longest - len(a)), [*a, EOS] + [PAD] * (longest - len(a)))
+        for a in answers
+    ]
     yield REVERSED, [([bos, *a[::-1]], [*a[::-1], eos]) for a in answers]
+
+
+def stripped(row: list[int], filler: tuple[int, ...]) -> list[int]:
+    """Return the row without the filler at its end."""
+    length = len(row)
+    while length and row[length - 1] in filler:
+        length -= 1
+    return row[:length]
 
 
 def real_rows(inputs: np.ndarray, targets: np.ndarray, pad: int) -> Rows:
     """Return both rows of every answer up to the last real target, as plain lists."""
     rows = []
     for read, wanted in zip(inputs.tolist(), targets.tolist(), strict=True):
-        length = len(wanted)
-        while length and wanted[length - 1] == pad:
-            length -= 1
-        rows.append((read[:length], wanted[:length]))
+        wanted = stripped(wanted, (pad,))
+        rows.append((read[: len(wanted)], wanted))
     return rows
 
 
@@ -132,8 +139,13 @@ def explain_forcing(
     row = next(i for i, (a, b) in enumerate(zip(got, right, strict=True)) if a != b)
     witness = {"answer": answers[row], "decoder_inputs": got[row][0], "targets": got[row][1],
                "expected": {"decoder_inputs": right[row][0], "targets": right[row][1]}}  # fmt: skip
+    filler = (ids["pad_id"], ids["eos_id"])
+
+    def bare(rows: Rows) -> Rows:
+        return [(stripped(read[: len(wanted)], filler), wanted) for read, wanted in rows]
+
     for slip, rows in slips(answers, ids):
-        if got == [(read[: len(wanted)], wanted) for read, wanted in rows]:
+        if bare(got) == bare(rows):
             fail(slip.code, "training", f"{what}: {slip.cause}", slip.advice, witness)
     if sorted(map(str, got)) == sorted(map(str, right)):
         fail("rows_reordered", "training", f"{what}: the rows came in another order.",

@@ -102,7 +102,7 @@ def test_cached_decoding_equals_uncached_at_every_step(
             )
     trouble = stepwise.describe(found)
     if trouble:
-        fail("cached_differs", "attention", trouble[0], "Follow offset and cache from the block "
+        fail("cached_differs", trouble.part, trouble.text, "Follow offset and cache from the block "
              "into attention: position of the first query, number of keys, masks and bias of the "
-             "remembered ones.", trouble[1])  # fmt: skip
+             "remembered ones.", trouble.evidence)  # fmt: skip
     return {"largest_difference": max(max(steps) for steps in found.values())}

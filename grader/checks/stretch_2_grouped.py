@@ -12,8 +12,8 @@ from grader.draws import Draws
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
 from grader.parts import Case, Findings, Trial, ask, built_on, must_raise, returned
-from grader.trials import try_modules
 from grader.submission import Submission, call, tensor
+from grader.trials import try_modules
 
 WHERE = "Look at which query heads are neighbours, and which of them share a key/value head."
 

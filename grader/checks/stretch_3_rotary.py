@@ -13,8 +13,8 @@ from grader.draws import Draws
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
 from grader.parts import Case, Findings, Trial, ask, built_on, must_raise, returned
-from grader.trials import try_modules
 from grader.submission import StudentError, Submission, call, tensor
+from grader.trials import try_modules
 
 BASE = 100.0
 SHAPE = (2, 3, 5, 14)  # B, H, T, K
@@ -125,6 +125,6 @@ def test_rotary_positions_survive_the_cache(submission: Submission, rng: Draws) 
         raise
     trouble = stepwise.describe({"decoder_only, rope": steps})
     if trouble:
-        fail("cached_differs", "attention", trouble[0], "Look at which position a new token has "
-             "when it is rotated.", trouble[1])  # fmt: skip
+        fail("cached_differs", "attention", trouble.text, "Look at which position a new token has "
+             "when it is rotated.", trouble.evidence)  # fmt: skip
     return {"largest_difference": max(steps)}

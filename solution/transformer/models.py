@@ -1,7 +1,5 @@
 """The two models: an encoder with a decoder, and a decoder alone."""
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -265,8 +263,3 @@ def kv_cache_elements(config: ModelConfig, batch_size: int, length: int) -> int:
         length: T, number of positions remembered.
     """
     return 2 * config.num_layers * batch_size * config.kv_heads * length * config.d_head
-
-
-def uniform_loss(vocab_size: int) -> float:
-    """Return ln V, the loss in nats per token of a model that knows nothing."""
-    return math.log(vocab_size)

@@ -1,0 +1,56 @@
+"""The larger size: opened by the four gates, worth no points, asked for with `--scale`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+
+from grader import learned, sequences, training
+from grader.checks.gate_4_greedy_accuracy import describe, train
+from grader.draws import Draws
+from grader.influence import Findings
+from grader.settings import Settings, enlarged
+from grader.submission import Submission
+
+
+def grow(
+    submission: Submission,
+    rng: Draws,
+    lab: Settings,
+    findings: Findings,
+    task: Literal["reverse", "copy"],
+) -> dict[str, Any]:
+    """Train the larger model on one task and decode held-out rows."""
+    larger = enlarged(lab, task)
+    data = sequences.draw(rng, larger)
+    attempts = train(submission, data)
+    best = max(attempts, key=lambda made: made.exact_match)
+    evidence = describe(best, attempts)
+    if best.exact_match < larger.accuracy.exact_match:
+        if best is not attempts[-1]:
+            training.restore(submission, data, best)
+        learned.explain(submission, best, data, learned.read(submission, best, data), findings,
+                        evidence)  # fmt: skip
+    return evidence
+
+
+@pytest.mark.gate(5, "scale_reverse")
+def test_larger_model_reverses(
+    submission: Submission, rng: Draws, lab: Settings, findings: Findings,
+    before_training: Callable[[], None],
+) -> dict[str, Any]:  # fmt: skip
+    """A model of twice the width and two layers reverses rows of up to 15 tokens."""
+    before_training()
+    return grow(submission, rng, lab, findings, "reverse")
+
+
+@pytest.mark.gate(6, "scale_copy")
+def test_larger_model_copies(
+    submission: Submission, rng: Draws, lab: Settings, findings: Findings,
+    before_training: Callable[[], None],
+) -> dict[str, Any]:  # fmt: skip
+    """A model of twice the width and two layers copies rows of up to 15 tokens."""
+    before_training()
+    return grow(submission, rng, lab, findings, "copy")
