@@ -32,7 +32,7 @@ class Staged:
         sha256: of the sorted paths and bytes as they came.
         notes: sentences for the student.
         missing: task files that did not come, and a sentence on each.
-        tasks: the names of all task files.
+        tasks: the names of the files that are the student's, those of stretch tasks included.
         given: staged paths that hold the original given code.
         weights: files beside the code that look like trained weights; not staged.
     """
@@ -83,7 +83,7 @@ def stage(path: Path, destination: Path, settings: Settings) -> Staged:
         sha256=_digest(files),
         notes=notes,
         missing=_missing(files, tasks, beside),
-        tasks=tasks,
+        tasks=(*tasks, *(stub.file for stub in settings.points.stretch)),
         weights=tuple(f.path for f in found if f.name.lower().endswith(_WEIGHTS)),
     )
 

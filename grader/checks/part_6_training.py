@@ -18,6 +18,8 @@ from grader.submission import Question, Submission, call, tensor
 
 Answers = list[list[int]]
 Rows = list[tuple[list[int], list[int]]]
+# Of some mistakes only the targets can be told.
+SlipRows = list[tuple[list[int] | None, list[int]]]
 
 LAB_IDS = {"bos_id": BOS, "eos_id": EOS, "pad_id": PAD}
 # With other names for the special tokens, the lab's own are data like any other.
@@ -65,7 +67,7 @@ REVERSED = Slip("answers_reversed", "the answers stand backwards in it.",
                 "The answers come as they are to be written.")  # fmt: skip
 
 
-def slips(answers: Answers, ids: dict[str, int]) -> Iterator[tuple[Slip, Rows]]:
+def slips(answers: Answers, ids: dict[str, int]) -> Iterator[tuple[Slip, SlipRows]]:
     """Yield what known mistakes make of the answers, without filler."""
     bos, eos, pad = ids["bos_id"], ids["eos_id"], ids["pad_id"]
     longest = max(map(len, answers))
@@ -77,12 +79,9 @@ def slips(answers: Answers, ids: dict[str, int]) -> Iterator[tuple[Slip, Rows]]:
     yield NO_BOS, [(a, [*a, eos][1:]) for a in answers]
     yield SWAPPED, [([*a, eos], [bos, *a]) for a in answers]
     yield BOS_TARGET, [([bos, *a], [bos, *a, eos][: len(a) + 1]) for a in answers]
-    yield EOS_FILLS, [([bos, *a], [*a] + [eos] * (longest + 1 - len(a))) for a in answers]
-    yield LATE_EOS, [([bos, *a], [*a, *[pad] * (longest - len(a)), eos]) for a in answers]
-    yield OWN_IDS, [
-        ([BOS, *a] + [PAD] * (longest - len(a)), [*a, EOS] + [PAD] * (longest - len(a)))
-        for a in answers
-    ]
+    yield EOS_FILLS, [(None, [*a] + [eos] * (longest + 1 - len(a))) for a in answers]
+    yield LATE_EOS, [(None, [*a, *[pad] * (longest - len(a)), eos]) for a in answers]
+    yield OWN_IDS, [(None, [*a, EOS] + [PAD] * (longest - len(a))) for a in answers]
     yield REVERSED, [([bos, *a[::-1]], [*a[::-1], eos]) for a in answers]
 
 
@@ -92,6 +91,15 @@ def stripped(row: list[int], filler: tuple[int, ...]) -> list[int]:
     while length and row[length - 1] in filler:
         length -= 1
     return row[:length]
+
+
+def same(got: Rows, rows: SlipRows, filler: tuple[int, ...]) -> bool:
+    """Tell whether the rows are those of a slip, whatever fills the inputs."""
+    return all(
+        target == wanted
+        and (would is None or stripped(read, filler) == stripped(would[: len(target)], filler))
+        for (read, target), (would, wanted) in zip(got, rows, strict=True)
+    )
 
 
 def real_rows(inputs: np.ndarray, targets: np.ndarray, pad: int) -> Rows:
@@ -139,13 +147,8 @@ def explain_forcing(
     row = next(i for i, (a, b) in enumerate(zip(got, right, strict=True)) if a != b)
     witness = {"answer": answers[row], "decoder_inputs": got[row][0], "targets": got[row][1],
                "expected": {"decoder_inputs": right[row][0], "targets": right[row][1]}}  # fmt: skip
-    filler = (ids["pad_id"], ids["eos_id"])
-
-    def bare(rows: Rows) -> Rows:
-        return [(stripped(read[: len(wanted)], filler), wanted) for read, wanted in rows]
-
     for slip, rows in slips(answers, ids):
-        if bare(got) == bare(rows):
+        if same(got, rows, (ids["pad_id"], ids["eos_id"])):
             fail(slip.code, "training", f"{what}: {slip.cause}", slip.advice, witness)
     if sorted(map(str, got)) == sorted(map(str, right)):
         fail("rows_reordered", "training", f"{what}: the rows came in another order.",
@@ -262,11 +265,11 @@ def test_masked_cross_entropy_averages_over_real_targets(
 def loss_cases(rng: Draws) -> list[tuple[str, np.ndarray, np.ndarray, int]]:
     """Return calls by name: logits (B, T, V), targets (B, T) and pad_id."""
     logits = rng.child("logits").uniform((3, 5, 11), -2.0, 2.0)
-    targets = rng.child("targets").ids((5, 2, 3), 11)
+    targets = rng.child("targets").ids((5, 2, 3), 11, first_id=5)
     wider = np.pad(targets, ((0, 0), (0, 2)), constant_values=PAD)
     junk = np.concatenate([logits, 9.0 * rng.child("junk").uniform((3, 2, 11), -1.0, 1.0)], axis=1)
     confident = np.where(np.arange(11) == targets[..., None], 40.0, 0.0)
-    other = np.where(targets == PAD, 4, np.where(targets == 4, PAD, targets))
+    other = np.where(targets == PAD, 4, np.where(targets == targets[0, 0], PAD, targets))
     return [
         ("a padded batch", logits, targets, PAD),
         ("the same batch with two more columns of padding", junk, wider, PAD),

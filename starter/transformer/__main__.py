@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .checkpoint import Model, save_checkpoint, verify_checkpoint
 from .config import LAB, LAB_RECIPE, LARGER, LLAMA_STYLE, VANILLA_2017, ModelConfig
-from .data import BOS, EOS, PAD, TASKS, SequenceBatch, cyclic_batches, sequence_batches
+from .data import BOS, PAD, TASKS, SequenceBatch, cyclic_batches, sequence_batches
 from .generation import evaluating, generate_decoder_only, generate_seq2seq
 from .metrics import exact_match, most_common_baseline, sequence_accuracy, token_accuracy
 from .models import DecoderOnlyTransformer, Seq2SeqTransformer, count_params, uniform_loss
@@ -50,7 +50,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def batches(options: argparse.Namespace, config: ModelConfig, **size: int) -> Iterator[SequenceBatch]:
+def batches(
+    options: argparse.Namespace, config: ModelConfig, **size: int
+) -> Iterator[SequenceBatch]:
     """Draw training batches, or held-out ones when held_out is 1.
 
     Args:
@@ -136,7 +138,9 @@ def run(options: argparse.Namespace) -> None:
     """
     config = CONFIGS[options.config]
     if options.large:
-        config = replace(config, d_model=LARGER.d_model, num_layers=LARGER.num_layers, d_ff=LARGER.d_ff)
+        config = replace(
+            config, d_model=LARGER.d_model, num_layers=LARGER.num_layers, d_ff=LARGER.d_ff
+        )
     recipe = replace(LAB_RECIPE, batch_size=QUICK_BATCH) if options.quick else LAB_RECIPE
     steps = options.steps
     if steps is None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .cache import CacheSlot, Room, extend
+from .checks import check_attention_inputs, check_cache, check_shapes
 from .config import ModelConfig
 from .masks import causal_mask, combine_masks, zero_padding
 from .positions import RotaryTables
@@ -63,37 +64,6 @@ def scaled_dot_product_attention(
         3. To hide a key, change its score before the softmax. What score gives weight 0?
     """
     raise NotImplementedError("task 2.1: write scaled_dot_product_attention in attention.py")
-
-
-def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
-    """Refuse tensors that scaled_dot_product_attention cannot combine.
-
-    Args:
-        query: (B, H, T, K) float.
-        key: (B, H, S, K) float.
-        value: (B, H, S, K) float.
-        mask: (B or 1, H or 1, T or 1, S) bool, or None.
-
-    Raises:
-        TypeError: mask is not bool.
-        ValueError: Shapes that do not fit.
-    """
-    batch, heads, num_queries, width = query.shape
-    num_keys = key.shape[2]
-    expected = (batch, heads, num_keys, width)
-    if key.shape != expected or value.shape != expected:
-        raise ValueError(
-            f"key and value must have shape {expected} to go with query {tuple(query.shape)}, "
-            f"got {tuple(key.shape)} and {tuple(value.shape)}"
-        )
-    if mask is None:
-        return
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be bool (True = may attend), got {mask.dtype}")
-    full = (batch, heads, num_queries, num_keys)
-    fits = mask.dim() == 4 and all(m in (1, f) for m, f in zip(mask.shape, full, strict=True))
-    if not fits:
-        raise ValueError(f"mask must broadcast to {full}, got shape {tuple(mask.shape)}")
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -228,6 +198,7 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, config: ModelConfig, *, rope: bool) -> None:
         super().__init__()
+        self.d_model = config.d_model
         self.num_heads = config.num_heads
         self.num_kv_heads = config.kv_heads
         kv_width = config.kv_heads * config.d_head
@@ -278,7 +249,9 @@ class MultiHeadAttention(nn.Module):
                 key. A padded query never raises.
 
         Source: Vaswani et al. 2017, section 3.2.2, arxiv.org/abs/1706.03762. Task 2.3. Hints:
-            1. self.check_call (given) raises the errors about shapes and offsets.
+            1. check_shapes(query, key_value, key_valid, query_valid, self.d_model) and
+               check_cache(key_value, query_offset, key_offset, cache, self.dropout) (given) raise
+               the errors about shapes and offsets.
             2. Project (q_proj, k_proj, v_proj), then split: queries into self.num_heads, keys
                and values into self.num_kv_heads.
             3. Then three given one-liners, in this order; each returns what it was given until
@@ -291,61 +264,6 @@ class MultiHeadAttention(nn.Module):
                output.
         """
         raise NotImplementedError("task 2.3: write MultiHeadAttention.forward in attention.py")
-
-    def check_call(
-        self,
-        query: Tensor,
-        key_value: Tensor | None,
-        query_offset: int,
-        key_offset: int,
-        cache: CacheSlot | None,
-    ) -> None:
-        """Refuse inputs of the wrong shape and offsets that contradict the cache.
-
-        Args:
-            query: (B, T, D) float.
-            key_value: (B, S, D) float or None.
-            query_offset: Position of the first query.
-            key_offset: Position of the first key.
-            cache: What this layer remembers, or None.
-
-        Raises:
-            ValueError: The message says what was expected and what came.
-        """
-        width = self.q_proj.in_features
-        if query.dim() != 3 or query.shape[1] < 1 or query.shape[2] != width:
-            raise ValueError(
-                f"query must have shape (B, T, {width}) with T at least 1, "
-                f"got {tuple(query.shape)}"
-            )
-        if key_value is not None:
-            batch = query.shape[0]
-            if key_value.dim() != 3 or key_value.shape[::2] != (batch, width):
-                raise ValueError(
-                    f"key_value must have shape ({batch}, S, {width}), "
-                    f"got {tuple(key_value.shape)}"
-                )
-        if query_offset < 0 or key_offset < 0:
-            raise ValueError(
-                f"offsets must not be negative, got {query_offset} and {key_offset}"
-            )
-        if cache is None:
-            return
-        if self.training and self.dropout.p > 0.0:
-            raise ValueError(
-                f"a cache needs eval() or dropout 0, got train() and dropout {self.dropout.p}"
-            )
-        if key_offset != 0:
-            raise ValueError(f"key_offset must be 0 with a cache, got {key_offset}")
-        if key_value is None and query_offset != cache.length:
-            raise ValueError(
-                f"query_offset must be the cached length {cache.length}, got {query_offset}"
-            )
-        if key_value is not None and cache.length and key_value.shape[1]:
-            raise ValueError(
-                f"{cache.length} keys of the memory are cached already, "
-                f"got {key_value.shape[1]} more: pass memory[:, :0]"
-            )
 
     def rotate(
         self,

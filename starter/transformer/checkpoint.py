@@ -62,9 +62,7 @@ def load_checkpoint(path: Path) -> Model:
     return model.requires_grad_().eval()
 
 
-def check_names(
-    weights: dict[str, Tensor], expected: dict[str, Tensor], origin: str
-) -> None:
+def check_names(weights: dict[str, Tensor], expected: dict[str, Tensor], origin: str) -> None:
     """Refuse weights whose names or shapes are not the expected ones, naming every difference.
 
     Args:

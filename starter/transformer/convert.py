@@ -1,6 +1,7 @@
 """Task S4: from multi-head to grouped-query attention."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -79,8 +80,8 @@ def old_weights(old: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Ten
     Raises:
         ValueError: Missing, unknown or wrongly shaped weights, each named.
     """
-    multi_head = {**vars(config), "num_kv_heads": config.num_heads}
     with torch.device("meta"):
-        expected = DecoderOnlyTransformer(ModelConfig(**multi_head)).state_dict()
+        multi_head = DecoderOnlyTransformer(replace(config, num_kv_heads=config.num_heads))
+    expected = multi_head.state_dict()
     check_names(dict(old), {old_name(n): t for n, t in expected.items()}, "the older checkpoint")
     return {name: old[old_name(name)] for name in expected}

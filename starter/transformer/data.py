@@ -17,8 +17,8 @@ EOS = 2
 FIRST_DATA_ID = 3
 
 TASKS = ("copy", "reverse")
-HELD_OUT_SHARE = 5  # one sequence in five is held out
-# Of fewer sequences than this, all belong to both sides: too few to divide.
+HELD_OUT_ONE_IN = 5
+# Where a length has fewer sequences than this, all of them belong to both sides.
 SMALLEST_DIVIDED_SPACE = 64
 
 
@@ -56,95 +56,48 @@ def sequence_batches(
     Args:
         task: "copy" or "reverse".
         steps: Number of batches, at least 1.
-        batch_size: B.
+        batch_size: B, at least 1.
         seed: Decides everything that is random.
-        vocab_size: V; the ids from 3 to V - 1 carry data.
+        vocab_size: V, above 3; the ids from 3 to V - 1 carry data.
         min_length: Length of the shortest sequence, at least 1.
-        max_length: Length of the longest; all lengths between are equally likely.
+        max_length: Length of the longest; all lengths between are about equally likely.
         held_out: Which of the two disjoint sides the sequences are drawn from.
 
     Raises:
         ValueError: An unknown task, a length, count or vocabulary out of range.
     """
-    check_sequences(task, vocab_size, min_length, max_length)
-    if steps < 1 or batch_size < 1:
-        raise ValueError(f"steps and batch_size must be at least 1, got {steps} and {batch_size}")
-    generator = torch.Generator().manual_seed(seed)
-    # A generator function would report bad arguments only when the first batch is drawn.
-    return (
-        _sequence_batch(task, batch_size, vocab_size, min_length, max_length, held_out, generator)
-        for _ in range(steps)
-    )
-
-
-def check_sequences(task: str, vocab_size: int, min_length: int, max_length: int) -> None:
-    """Refuse a dataset that cannot be drawn.
-
-    Args:
-        task: "copy" or "reverse".
-        vocab_size: V, above 3.
-        min_length: At least 1.
-        max_length: At least min_length.
-
-    Raises:
-        ValueError: The message holds the values.
-    """
     if task not in TASKS:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
+    _check_counts(steps=steps, batch_size=batch_size)
     if not 1 <= min_length <= max_length:
         raise ValueError(
             f"lengths must satisfy 1 <= min <= max, got min {min_length} and max {max_length}"
         )
     if vocab_size <= FIRST_DATA_ID:
         raise ValueError(
-            f"vocab_size must be above {FIRST_DATA_ID}, the number of special ids, "
-            f"got {vocab_size}"
+            f"vocab_size must be above {FIRST_DATA_ID}, the number of special ids, got {vocab_size}"
         )
+    generator = torch.Generator().manual_seed(seed)
+    direction = -1 if task == "reverse" else 1
 
+    def batch() -> SequenceBatch:
+        ids, lengths = _draw(batch_size, vocab_size, min_length, max_length, held_out, generator)
+        rows = zip(ids.tolist(), lengths.tolist(), strict=True)
+        answers = [row[:length][::direction] for row, length in rows]
+        return SequenceBatch(ids[:, : max(map(len, answers))], answers)
 
-def _sequence_batch(
-    task: str,
-    batch_size: int,
-    vocab_size: int,
-    min_length: int,
-    max_length: int,
-    held_out: bool,
-    generator: torch.Generator,
-) -> SequenceBatch:
-    accepted: list[Tensor] = []
-    missing = batch_size
-    while missing > 0:
-        # About 1 / share of the rows belong to the wanted side.
-        draws = 32 + (missing * HELD_OUT_SHARE if held_out else missing * 4 // 3)
-        lengths = torch.randint(min_length, max_length + 1, (draws, 1), generator=generator)
-        ids = torch.randint(FIRST_DATA_ID, vocab_size, (draws, max_length), generator=generator)
-        ids = ids.masked_fill(torch.arange(max_length) >= lengths, PAD)  # (draws, S)
-        kept = ids[_belongs(ids, lengths[:, 0], vocab_size, held_out)][:missing]
-        accepted.append(kept)
-        missing -= len(kept)
-    source = torch.cat(accepted)
-    longest = int((source != PAD).sum(dim=1).max())
-    source = source[:, :longest].contiguous()  # (B, S)
-    step = -1 if task == "reverse" else 1
-    answers = [[id_ for id_ in row if id_ != PAD][::step] for row in source.tolist()]
-    return SequenceBatch(source, answers)
-
-
-def _belongs(ids: Tensor, lengths: Tensor, vocab_size: int, held_out: bool) -> Tensor:
-    """Tell which rows of ids (N, S) belong to the wanted side, (N,) bool."""
-    # A multiplicative hash; int64 products wrap around, which mixes as well as any.
-    code = torch.zeros_like(lengths)
-    for column in ids.unbind(dim=1):
-        code = (code ^ column) * 0x5851F42D4C957F2D
-        code = code ^ (code >> 29)
-    belongs_to_held_out = code % HELD_OUT_SHARE == 0
-    data_ids = vocab_size - FIRST_DATA_ID
-    shared = data_ids ** lengths.double() < SMALLEST_DIVIDED_SPACE
-    return shared | (belongs_to_held_out == held_out)
+    # Unlike a generator function, this has already refused what cannot be drawn.
+    return (batch() for _ in range(steps))
 
 
 def cyclic_batches(
-    *, steps: int, batch_size: int, seed: int, vocab_size: int = 16, pattern: int = 5, length: int = 12
+    *,
+    steps: int,
+    batch_size: int,
+    seed: int,
+    vocab_size: int = 16,
+    pattern: int = 5,
+    length: int = 12,
 ) -> Iterator[SequenceBatch]:
     """Yield batches of rows that walk round a cycle of ids, each from its own start.
 
@@ -153,25 +106,20 @@ def cyclic_batches(
 
     Args:
         steps: Number of batches, at least 1.
-        batch_size: B.
+        batch_size: B, at least 1.
         seed: Decides the starts.
-        vocab_size: V; the pattern uses the ids from 3 on.
+        vocab_size: V, at least 5; the pattern uses the ids from 3 on.
         pattern: Number of ids in the cycle, at least 2 and at most V - 3.
         length: Length of every row, at least 1.
 
     Raises:
         ValueError: A pattern, length or count out of range.
     """
-    if steps < 1 or batch_size < 1 or length < 1:
-        raise ValueError(
-            f"steps, batch_size and length must be at least 1, "
-            f"got {steps}, {batch_size} and {length}"
-        )
-    data_ids = vocab_size - FIRST_DATA_ID
+    _check_counts(steps=steps, batch_size=batch_size, length=length)
+    data_ids = max(0, vocab_size - FIRST_DATA_ID)
     if pattern < 2 or data_ids < 2:
         raise ValueError(
-            f"a pattern must have at least 2 ids out of at least 2, "
-            f"got {pattern} out of {max(0, data_ids)}"
+            f"a pattern must have at least 2 ids out of at least 2, got {pattern} out of {data_ids}"
         )
     if pattern > data_ids:
         raise ValueError(f"a pattern of {pattern} ids does not fit {data_ids} data ids")
@@ -184,3 +132,47 @@ def cyclic_batches(
         return SequenceBatch(None, rows.tolist())
 
     return (batch() for _ in range(steps))
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")
+
+
+def _draw(
+    num_rows: int,
+    vocab_size: int,
+    min_length: int,
+    max_length: int,
+    held_out: bool,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Return ids (N, max_length), padded on the right, and their lengths (N,)."""
+    columns = torch.arange(max_length)
+    drawn: list[tuple[Tensor, Tensor]] = []
+    missing = num_rows
+    while missing > 0:
+        # Rows of the other side are thrown away, so draw as many more as they are likely to be.
+        draws = 16 + (missing * HELD_OUT_ONE_IN if held_out else missing * 3 // 2)
+        lengths = torch.randint(min_length, max_length + 1, (draws,), generator=generator)
+        ids = torch.randint(FIRST_DATA_ID, vocab_size, (draws, max_length), generator=generator)
+        ids *= columns < lengths[:, None]
+        kept = _belongs(ids, lengths, vocab_size, held_out).nonzero()[:missing, 0]
+        drawn.append((ids[kept], lengths[kept]))
+        missing -= len(kept)
+    all_ids, all_lengths = zip(*drawn, strict=True)
+    return torch.cat(all_ids), torch.cat(all_lengths)
+
+
+def _belongs(ids: Tensor, lengths: Tensor, vocab_size: int, held_out: bool) -> Tensor:
+    """Tell which rows of ids (N, S) belong to the wanted side, (N,) bool."""
+    # A hash of the content: products of 64-bit integers wrap around, and the shifts bring the
+    # high bits down again. Padding is 0 and adds nothing, however wide the batch is.
+    factors = torch.arange(1, ids.shape[1] + 1) * 0x5851F42D4C957F2D + 0x14057B7EF767814F
+    code = (ids * factors).sum(dim=1)
+    code = (code ^ (code >> 32)) * 0x2545F4914F6CDD1D
+    code = code ^ (code >> 29)
+    is_held_out = code % HELD_OUT_ONE_IN == 0
+    num_sequences = float(vocab_size - FIRST_DATA_ID) ** lengths
+    return (num_sequences < SMALLEST_DIVIDED_SPACE) | (is_held_out == held_out)

@@ -1,7 +1,5 @@
 """The two models: an encoder with a decoder, and a decoder alone."""
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -230,8 +228,7 @@ def token_validity(ids: Tensor, valid: Tensor | None, pad_id: int | None) -> Ten
         raise TypeError(f"validity must be bool (True = real token), got {valid.dtype}")
     if valid.shape != ids.shape:
         raise ValueError(
-            f"validity must have the shape of the ids {tuple(ids.shape)}, "
-            f"got {tuple(valid.shape)}"
+            f"validity must have the shape of the ids {tuple(ids.shape)}, got {tuple(valid.shape)}"
         )
     return valid
 
@@ -266,8 +263,3 @@ def kv_cache_elements(config: ModelConfig, batch_size: int, length: int) -> int:
         length: T, number of positions remembered.
     """
     return 2 * config.num_layers * batch_size * config.kv_heads * length * config.d_head
-
-
-def uniform_loss(vocab_size: int) -> float:
-    """Return ln V, the loss in nats per token of a model that knows nothing."""
-    return math.log(vocab_size)

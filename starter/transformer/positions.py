@@ -42,11 +42,12 @@ class SinusoidalPositions(NoPositions):
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         """Return x (B, T, D) plus the vectors of positions offset to offset + T - 1."""
-        end = offset + x.shape[1]
-        table = self.table
-        if end > table.shape[0]:
-            table = sinusoids(end, x.shape[2]).to(table)
-        return x + table[offset:end].to(x.dtype)
+        length, width = x.shape[1:]
+        if offset + length <= self.table.shape[0]:
+            waves = self.table[offset : offset + length]
+        else:
+            waves = sinusoids(length, width, offset).to(x.device)
+        return x + waves.to(x.dtype)
 
 
 class LearnedPositions(NoPositions):
@@ -124,11 +125,11 @@ def make_positions(config: ModelConfig, embedding_std: float, bidirectional: boo
     return NoPositions()
 
 
-def sinusoids(length: int, width: int) -> Tensor:
-    """Return (length, width): sine in the even columns, cosine in the odd ones."""
-    position = torch.arange(length)[:, None]
+def sinusoids(length: int, width: int, offset: int = 0) -> Tensor:
+    """Return (T, D) for T positions from offset on: sine in even columns, cosine in odd ones."""
+    position = torch.arange(offset, offset + length)[:, None]
     frequency = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
-    angles = position * frequency  # (length, width / 2)
+    angles = position * frequency  # (T, D / 2)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
@@ -249,10 +250,8 @@ class RotaryTables(nn.Module):
     def forward(self, x: Tensor, offset: int) -> Tensor:
         """Rotate x (B, H, T, K), whose first token stands at position offset."""
         length, width = x.shape[-2:]
-        if offset < 0:
-            raise ValueError(f"offset must not be negative, got {offset}")
-        if offset + length > self.cos.shape[0]:
-            cos, sin = rope_tables(length, width, offset, self.base)
-            return apply_rope(x, cos.to(x.device), sin.to(x.device))
-        end = offset + length
-        return apply_rope(x, self.cos[offset:end], self.sin[offset:end])
+        if offset + length <= self.cos.shape[0]:
+            positions = slice(offset, offset + length)
+            return apply_rope(x, self.cos[positions], self.sin[positions])
+        cos, sin = rope_tables(length, width, offset, self.base)
+        return apply_rope(x, cos.to(x.device), sin.to(x.device))

@@ -1,0 +1,309 @@
+"""What an expression in a submission stands for: follows imports, aliases and constants.
+
+A finding is a dotted path ("torch.nn.functional"), a constant string, or unknown. Nothing is run,
+so what depends on a running program stays unknown.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import itertools
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from grader.scopes import UNKNOWN, Binding, Deferred, Module, Path, Scope, Unknown
+
+
+@dataclass(frozen=True)
+class Text:
+    """A constant string."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Getter:
+    """What `operator.attrgetter` made of a constant."""
+
+    attributes: str
+
+
+Finding = Path | Text | Getter | Unknown
+Findings = frozenset[Finding]
+
+_NOTHING: Findings = frozenset()
+_ANYTHING: Findings = frozenset({UNKNOWN})
+_MOST = 64
+# Modules that others have as an attribute: torch.sys is sys.
+_ROOTS = frozenset({"torch", "builtins", "importlib", "sys", "os", "inspect", "gc", "types"})
+_IMPORTERS = {"importlib.import_module", "importlib.__import__", "builtins.__import__"}
+_BY_NAME = {"get", "pop", "setdefault", "__getitem__"}
+_ATTRIBUTE_READERS = {"__getattribute__", "__getattr__"}
+DICTIONARY = "__dict__"
+
+
+class Unreadable(Exception):
+    """A file that is too deeply nested to be analysed."""
+
+
+class Sources:
+    """The modules of a submission, and what their expressions stand for."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        """Parse the files; one with a syntax error is left out, as it cannot be imported either.
+
+        Args:
+            files: paths such as "transformer/masks.py", and their bytes.
+        """
+        self.modules: dict[str, Module] = {}
+        self.trees: dict[str, ast.Module] = {}
+        self.unreadable: list[str] = []
+        self._known: dict[tuple[int, int], Findings] = {}
+        self._open: set[tuple[int, int]] = set()
+        for path, content in files.items():
+            parts = path.removesuffix(".py").split("/")
+            is_package = parts[-1] == "__init__"
+            name = ".".join(parts[:-1] if is_package else parts)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # a student's odd escapes are not ours
+                    tree = ast.parse(content)
+                self.modules[name] = Module(name, tree, is_package=is_package)
+                self.trees[path] = tree
+            except (SyntaxError, ValueError):
+                continue
+            except (RecursionError, MemoryError):
+                self.unreadable.append(path)
+
+    def means(self, node: ast.expr, scope: Scope) -> Findings:
+        """Return everything that an expression may stand for.
+
+        Raises:
+            Unreadable: the expressions lead too deep.
+        """
+        key = (id(node), id(scope))
+        if key in self._known:
+            return self._known[key]
+        if key in self._open:
+            return _NOTHING  # defined by itself: the rest of its definition counts
+        self._open.add(key)
+        try:
+            found = self._find(node, scope)
+        except RecursionError:
+            raise Unreadable(scope.module.name) from None
+        finally:
+            self._open.discard(key)
+        if not self._open:
+            self._known[key] = found
+        return found
+
+    def _find(self, node: ast.expr, scope: Scope) -> Findings:
+        match node:
+            case ast.Name():
+                return self._name(node.id, scope)
+            case ast.Attribute():
+                return self._each_member(self.means(node.value, scope), node.attr)
+            case ast.Constant(value=str(text)):
+                return frozenset({Text(text)})
+            case ast.Constant():
+                return _NOTHING
+            case ast.Call():
+                return self._call(node, scope)
+            case ast.Subscript():
+                return self._subscript(node, scope)
+            case ast.JoinedStr(values=parts):
+                return self._joined(parts, "", scope)
+            case ast.FormattedValue(conversion=-1, format_spec=None, value=value):
+                return self.means(value, scope)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return self._joined([left, right], "", scope)
+            case ast.IfExp(body=one, orelse=other):
+                return self._union([one, other], scope)
+            case ast.BoolOp(values=values):
+                return self._union(values, scope)
+            case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+                return self._union(parts, scope)
+            case ast.Dict(values=values):
+                return self._union(values, scope)
+            case ast.ListComp(elt=value) | ast.SetComp(elt=value) | ast.GeneratorExp(elt=value):
+                return self.means(value, scope)
+            case ast.NamedExpr(value=value) | ast.Starred(value=value):
+                return self.means(value, scope)
+        return _ANYTHING
+
+    def _union(self, nodes: Iterable[ast.expr], scope: Scope) -> Findings:
+        return frozenset().union(*(self.means(node, scope) for node in nodes))
+
+    def _binding(self, binding: Binding) -> Findings:
+        if isinstance(binding, Deferred):
+            return self.means(binding.node, binding.scope)
+        if isinstance(binding, Path):
+            return self._follow(binding.text)
+        return _ANYTHING
+
+    def _name(self, name: str, scope: Scope) -> Findings:
+        at: Scope | None = scope
+        while at is not None:
+            if name in at.bindings and not (name in at.outer and at.parent):
+                return frozenset().union(*map(self._binding, at.bindings[name]))
+            at = at.parent
+        if name in vars(builtins):
+            return frozenset({Path(f"builtins.{name}")})
+        if name == "__builtins__":
+            return frozenset({Path("builtins")})
+        stars = scope.module.scope.stars
+        found = [self._follow(f"{star}.{name}") for star in stars]
+        return frozenset().union(*found) if found else _ANYTHING
+
+    def _follow(self, path: str) -> Findings:
+        """Return what a dotted path stands for once the submission's own modules are followed."""
+        parts = path.split(".")
+        for place in range(len(parts) - 1, 0, -1):
+            if parts[place] in _ROOTS and parts[0] != "builtins" and place < len(parts):
+                return frozenset({Path(".".join(parts[place:]))})
+        if path in self.modules:
+            return frozenset({Path(path)})
+        parent, _, name = path.rpartition(".")
+        module = self.modules.get(parent)
+        if module is None:
+            return frozenset({Path(path)})
+        bound = module.scope.bindings.get(name)
+        if bound is None and not module.scope.stars:
+            return frozenset({Path(path)})
+        if bound is None:
+            return self._name(name, module.scope)
+        key = (id(module), hash(name))
+        if key in self._open:
+            return _NOTHING
+        self._open.add(key)
+        try:
+            own = Path(path)
+            return frozenset().union(
+                *({own} if b == own else self._binding(b) for b in bound)
+            )  # fmt: skip
+        finally:
+            self._open.discard(key)
+
+    def _each_member(self, bases: Findings, name: str) -> Findings:
+        found: list[Findings] = []
+        for base in bases:
+            if not isinstance(base, Path):
+                found.append(self._attribute(name))
+            elif base.text == "sys.modules" or base.text.endswith(f".{DICTIONARY}"):
+                found.append(frozenset({Path(f"{base.text}.{name}")}))
+            elif self._is_own_definition(base.text):
+                found.append(self._attribute(name) if name != DICTIONARY else _ANYTHING)
+            else:
+                found.append(self._follow(f"{base.text}.{name}"))
+        return frozenset().union(*found)
+
+    def _is_own_definition(self, path: str) -> bool:
+        module, _, _ = path.rpartition(".")
+        return path not in self.modules and any(
+            module == name or module.startswith(f"{name}.") for name in self.modules
+        )
+
+    def _attribute(self, name: str) -> Findings:
+        """Return what an attribute of this name was ever set to, on any object."""
+        found = [
+            self._binding(binding)
+            for module in self.modules.values()
+            for binding in module.attributes.get(name, ())
+        ]
+        return frozenset().union(_ANYTHING, *found)
+
+    def _joined(self, nodes: list[ast.expr], glue: str, scope: Scope) -> Findings:
+        """Return every string that the pieces make; paths are kept, as lists are added too."""
+        pieces = [self.means(node, scope) for node in nodes]
+        paths = [piece for findings in pieces for piece in findings if isinstance(piece, Path)]
+        texts = [[f.text for f in findings if isinstance(f, Text)] for findings in pieces]
+        combinations = list(itertools.islice(itertools.product(*texts), _MOST + 1))
+        whole = {Text(glue.join(words)) for words in combinations}
+        sure = all(isinstance(f, Text) for findings in pieces for f in findings)
+        if not sure or len(combinations) > _MOST or not all(texts):
+            return frozenset({*whole, *paths, UNKNOWN})
+        return frozenset(whole)
+
+    def _subscript(self, node: ast.Subscript, scope: Scope) -> Findings:
+        bases = self.means(node.value, scope)
+        found = [
+            self._item(base, self.means(node.slice, scope))
+            if isinstance(base, Path) and _holds_names(base.text)
+            else frozenset({base})
+            for base in bases
+        ]
+        cut = _ANYTHING if isinstance(node.slice, ast.Slice) else _NOTHING
+        return frozenset().union(cut, *found)
+
+    def _item(self, base: Path, keys: Findings) -> Findings:
+        """Return what a module's dictionary, or sys.modules, holds under these keys."""
+        found: list[Findings] = []
+        for key in keys:
+            if not isinstance(key, Text):
+                found.append(_ANYTHING)
+            elif base.text == "sys.modules":
+                found.append(self._follow(key.text))
+            else:
+                owner = Path(base.text.removesuffix(f".{DICTIONARY}"))
+                found.append(self._each_member(frozenset({owner}), key.text))
+        return frozenset().union(*found)
+
+    def _call(self, node: ast.Call, scope: Scope) -> Findings:
+        arguments = [self.means(argument, scope) for argument in node.args]
+        function = node.func
+        if isinstance(function, ast.Attribute):
+            bases = self.means(function.value, scope)
+            if function.attr == "join" and len(node.args) == 1 and len(bases) == 1:
+                return self._join(next(iter(bases)), node.args[0], scope)
+            if function.attr in _ATTRIBUTE_READERS and arguments:
+                owners = bases if len(arguments) == 1 else arguments[0]
+                return self._named(owners, arguments[-1])
+            holders = [b for b in bases if isinstance(b, Path) and _holds_names(b.text)]
+            if function.attr in _BY_NAME and holders and arguments:
+                return frozenset().union(*(self._item(b, arguments[0]) for b in holders))
+        found = [self._called(f, arguments, scope) for f in self.means(function, scope)]
+        return frozenset().union(*found) if found else _ANYTHING
+
+    def _called(self, function: Finding, arguments: list[Findings], scope: Scope) -> Findings:
+        first = arguments[0] if arguments else _NOTHING
+        texts = [f.text for f in first if isinstance(f, Text)]
+        unsure = _ANYTHING if len(texts) < len(first) else _NOTHING
+        if isinstance(function, Getter):
+            found = first
+            for name in function.attributes.split("."):
+                found = self._each_member(found, name)
+            return found
+        name = function.text if isinstance(function, Path) else ""
+        if name == "builtins.getattr" and len(arguments) > 1:
+            return self._named(first, arguments[1])
+        if name in _IMPORTERS:
+            paths = [p for text in texts for p in (text, text.split(".")[0])]
+            return unsure.union(*map(self._follow, paths))
+        if name == "pkgutil.resolve_name":
+            return unsure.union(*(self._follow(text.replace(":", ".")) for text in texts))
+        if name == "operator.attrgetter":
+            return unsure | {Getter(text) for text in texts}
+        if name == "functools.partial":
+            return first
+        if name == "builtins.vars" and first:
+            return frozenset(Path(f"{f.text}.{DICTIONARY}") for f in first if isinstance(f, Path))
+        if name in ("builtins.globals", "builtins.vars"):
+            return frozenset({Path(f"{scope.module.name}.{DICTIONARY}")})
+        return _ANYTHING
+
+    def _named(self, owners: Findings, names: Findings) -> Findings:
+        found = [
+            self._each_member(owners, n.text) if isinstance(n, Text) else _ANYTHING for n in names
+        ]
+        return frozenset().union(*found)
+
+    def _join(self, glue: Finding, pieces: ast.expr, scope: Scope) -> Findings:
+        if isinstance(glue, Text) and isinstance(pieces, ast.List | ast.Tuple):
+            return self._joined(pieces.elts, glue.text, scope)
+        return _ANYTHING
+
+
+def _holds_names(path: str) -> bool:
+    return path == "sys.modules" or path.endswith(f".{DICTIONARY}")
