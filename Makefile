@@ -10,7 +10,7 @@ JOBS   ?= 2
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check grade scale test starter vectors verify bench format clean
+.PHONY: help setup check grade scale test starter vectors verify bench format clean mutants calibrate
 
 help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +42,12 @@ vectors: setup ## compare with the tensors in a folder (DIR=tests/vectors)
 
 verify: setup ## grade the known wrong, odd and hostile submissions
 	@$(VENV) -m grader verify
+
+mutants: setup ## mutate the solution's task bodies; list the mutants that no check sees
+	@$(VENV) -m grader mutants
+
+calibrate: setup ## measure how far every threshold is from right and wrong
+	@$(VENV) -m grader calibrate --write-docs
 
 bench: setup ## measure speed and memory against the targets (CHECK=1 fails on a missed one)
 	@$(VENV) -m grader.bench $(if $(CHECK),--check)

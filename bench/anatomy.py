@@ -9,6 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from bench.floor import kernels
+from bench.options import parse
+from bench.peer import Peer
+from bench.training import drawn
+from grader.bench.rounds import interleave, tell
 from transformer.config import LAB, LAB_RECIPE
 from transformer.data import SequenceBatch
 from transformer.models import Seq2SeqTransformer, count_params
@@ -19,25 +25,17 @@ from transformer.training import (
     teacher_forcing,
 )
 
-from bench.floor import kernels
-from bench.options import parse
-from bench.peer import Peer
-from bench.training import drawn
-from grader.bench.rounds import interleave, tell
-
 REPEATS = 40
 
 
-class Counting(TorchDispatchMode):
+class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operators that reach a kernel or make a view, backward ones included."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += 1
         return func(*args, **(kwargs or {}))
 
@@ -63,7 +61,7 @@ class Step:
         decoder_inputs, targets = teacher_forcing(self.batch.answers)
         loss = masked_cross_entropy(self.model(*self.batch.context, decoder_inputs), targets)
         self.optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
 
     def update(self) -> None:
         """Clip, and let optimiser and schedule take their step."""
@@ -80,7 +78,7 @@ class Step:
         """Return how many operators the step calls."""
         with Counting() as counting:
             self.whole()
-        return counting.count
+        return int(counting.count)
 
 
 def measure(rounds: int) -> Iterator[dict[str, float]]:
@@ -95,7 +93,8 @@ def measure(rounds: int) -> Iterator[dict[str, float]]:
     source = batch.context[0]
     ours, peer = Step(model, batch), Step(Peer(model), batch)
     empty = Step(Seq2SeqTransformer(LAB), SequenceBatch(source[:1, :1], [[]]))
-    calls = kernels(LAB, *source.shape, source.shape[1] + 1, count_params(model))
+    rows, length = source.shape
+    calls = kernels(LAB, rows, length, length + 1, count_params(model))
 
     def floor() -> None:
         for call in calls:

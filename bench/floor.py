@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
 from transformer.config import ModelConfig
 
 aten = torch.ops.aten
@@ -33,8 +34,8 @@ class Kernels:
 
     def linear(self, tokens: int, width: int, outputs: int) -> None:
         """Add a product with weights: forward, and gradients of input, weights and bias."""
-        x, weight, bias = torch.randn(tokens, width), torch.randn(outputs, width), torch.randn(outputs)
-        y = torch.randn(tokens, outputs)
+        x, y = torch.randn(tokens, width), torch.randn(tokens, outputs)
+        weight, bias = torch.randn(outputs, width), torch.randn(outputs)
         grad_x, grad_w = torch.empty_like(x), torch.empty_like(weight)
         ones = torch.ones(1, tokens)
         grad_b = torch.empty(1, outputs)

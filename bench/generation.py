@@ -6,18 +6,19 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
+
+from bench.options import parse
+from grader.bench.rounds import interleave, tell
 from transformer.attention import scaled_dot_product_attention
 from transformer.cache import DecodingCache
 from transformer.config import LARGER
 from transformer.data import BOS, FIRST_DATA_ID
 from transformer.generation import generate_decoder_only, generate_seq2seq
 from transformer.models import DecoderOnlyTransformer, Seq2SeqTransformer, kv_cache_elements
-
-from bench.options import parse
-from grader.bench.rounds import interleave, tell
 
 TOKENS = 256
 LENGTHS = (16, 32, 64, 128, 256, 512)
@@ -32,19 +33,16 @@ def whole(rounds: int, batch_size: int, tokens: int) -> Iterator[dict[str, float
     source = torch.randint(FIRST_DATA_ID, CONFIG.vocab_size, (batch_size, 8))
     prompt = source[:, :1]
 
-    def write(cached: bool) -> dict[str, object]:
-        return {"max_new_tokens": tokens, "eos_id": None, "use_cache": cached}
-
+    continued = partial(
+        generate_decoder_only, decoder_only, prompt, max_new_tokens=tokens, eos_id=None
+    )
+    answered = partial(generate_seq2seq, seq2seq, source, max_new_tokens=tokens, eos_id=None)
     return interleave(
         {
-            "decoder_only_cached": lambda: generate_decoder_only(
-                decoder_only, prompt, **write(True)
-            ),
-            "decoder_only_again": lambda: generate_decoder_only(
-                decoder_only, prompt, **write(False)
-            ),
-            "seq2seq_cached": lambda: generate_seq2seq(seq2seq, source, **write(True)),
-            "seq2seq_again": lambda: generate_seq2seq(seq2seq, source, **write(False)),
+            "decoder_only_cached": partial(continued, use_cache=True),
+            "decoder_only_again": partial(continued, use_cache=False),
+            "seq2seq_cached": partial(answered, use_cache=True),
+            "seq2seq_again": partial(answered, use_cache=False),
         },
         rounds,
     )

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from bench.options import parse
 from grader import engine, sandbox, settings
 from grader.bench.rounds import ROOT, tell
 from grader.launchers import Launcher, Started
 from grader.submission import call
-
-from bench.options import parse
 
 SOLUTION = ROOT / "solution"
 SAMPLE_S = 0.05

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformer.attention import MultiHeadAttention
+
 from transformer.data import PAD
-from transformer.feedforward import FeedForward
 from transformer.models import Seq2SeqTransformer
-from transformer.residual import ResidualBranch
 
 
 class Peer(nn.Module):
@@ -25,7 +24,7 @@ class Peer(nn.Module):
         super().__init__()
         config = ours.config
         sizes = (config.d_model, config.num_heads)
-        options = {
+        options: dict[str, Any] = {
             "dim_feedforward": config.d_ff,
             "dropout": config.dropout,
             "activation": config.ffn,
@@ -46,6 +45,7 @@ class Peer(nn.Module):
         self.target_embedding = copy.deepcopy(ours.target_embedding)
         self.source_positions = copy.deepcopy(ours.source_positions)
         self.target_positions = copy.deepcopy(ours.target_positions)
+        assert ours.output_projection is not None
         self.output_projection = copy.deepcopy(ours.output_projection)
         copy_weights(ours, self.core)
 
@@ -63,10 +63,13 @@ class Peer(nn.Module):
             memory_key_padding_mask=no_source,
             tgt_is_causal=True,
         )
-        return self.output_projection(x)
+        return nn.functional.linear(x, self.output_projection.weight)
 
 
-def copy_weights(ours: Seq2SeqTransformer, core: nn.Transformer) -> None:
+# A module's attributes have no types; those of two modules are what the functions below are about.
+
+
+def copy_weights(ours: Any, core: Any) -> None:
     """Give torch's transformer the weights of ours."""
     with torch.no_grad():
         copy_values(ours.encoder.final_norm, core.encoder.norm)
@@ -83,25 +86,25 @@ def copy_weights(ours: Seq2SeqTransformer, core: nn.Transformer) -> None:
             copy_norms(branches, layer)
 
 
-def copy_values(ours: nn.Module, theirs: nn.Module) -> None:
+def copy_values(ours: Any, theirs: Any) -> None:
     """Copy weight and bias."""
     theirs.weight.copy_(ours.weight)
     theirs.bias.copy_(ours.bias)
 
 
-def copy_norms(branches: tuple[ResidualBranch, ...], layer: nn.Module) -> None:
+def copy_norms(branches: tuple[Any, ...], layer: Any) -> None:
     """Copy the norm of every branch to norm1, norm2, ..."""
     for number, branch in enumerate(branches, start=1):
         copy_values(branch.norm, getattr(layer, f"norm{number}"))
 
 
-def copy_feed_forward(ours: FeedForward, layer: nn.Module) -> None:
+def copy_feed_forward(ours: Any, layer: Any) -> None:
     """Copy both projections."""
     copy_values(ours.input_projection, layer.linear1)
     copy_values(ours.output_projection, layer.linear2)
 
 
-def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
+def copy_attention(ours: Any, theirs: Any) -> None:
     """Copy four projections; torch keeps three of them in one table."""
     projections = (ours.q_proj, ours.k_proj, ours.v_proj)
     theirs.in_proj_weight.copy_(torch.cat([p.weight for p in projections]))

@@ -7,17 +7,19 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
-from transformer.config import LAB
-from transformer.data import sequence_batches
-from transformer.models import Seq2SeqTransformer
-from transformer.training import masked_cross_entropy, teacher_forcing
 
 from bench.options import parse
 from bench.peer import Peer
 from grader.bench.rounds import interleave, tell
+from transformer.config import LAB
+from transformer.data import sequence_batches
+from transformer.models import Seq2SeqTransformer
+from transformer.training import masked_cross_entropy, teacher_forcing
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 WIDTHS = (32, 64, 128, 256, 512)
@@ -59,7 +61,7 @@ class Subjects:
         """Take the gradients once, in train mode."""
         model = self.models[name].train()
         model.zero_grad()
-        self.loss(name).backward()
+        self.loss(name).backward()  # type: ignore[no-untyped-call]
 
     def forward(self, name: str) -> None:
         """Predict once, without gradients and in eval mode."""
@@ -75,10 +77,11 @@ class Subjects:
         # A round long enough to measure; both models take the same number of steps in it.
         count = math.ceil(2 * SHORTEST_S / (time.perf_counter() - began))
 
-        def often(name: str) -> Callable[[], object]:
-            return lambda: [action(name) for _ in range(count)]
+        def often(name: str) -> None:
+            for _ in range(count):
+                action(name)
 
-        for taken in interleave({name: often(name) for name in self.models}, rounds):
+        for taken in interleave({name: partial(often, name) for name in self.models}, rounds):
             yield {name: seconds / count for name, seconds in taken.items()}
 
 
@@ -103,10 +106,10 @@ def main() -> None:
         subjects = Subjects(options.d, options.length, options.batch)
         found = subjects.timed(subjects.step, options.rounds)
     elif options.what == "length":
-        found = sweep([(options.d, length, options.batch) for length in LENGTHS[: options.rounds]])
+        found = sweep([(options.d, length, options.batch) for length in LENGTHS])
     else:
-        found = sweep([(width, options.length, options.batch) for width in WIDTHS[: options.rounds]])
-    for taken in found:
+        found = sweep([(width, options.length, options.batch) for width in WIDTHS])
+    for taken in islice(found, options.rounds):
         tell(taken)
 
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
+
+from bench.options import parse
+from bench.peer import Peer
+from grader.bench.rounds import tell
 from transformer.config import LAB, LAB_RECIPE, TrainingRecipe
 from transformer.data import BOS, EOS, PAD, SequenceBatch, sequence_batches
 from transformer.generation import evaluating
 from transformer.metrics import exact_match, sequence_accuracy
 from transformer.models import Seq2SeqTransformer
 from transformer.training import teacher_forcing, train
-
-from bench.options import parse
-from bench.peer import Peer
-from grader.bench.rounds import tell
 
 TASK = "reverse"
 TARGET = 0.995

@@ -60,6 +60,12 @@ def parser() -> argparse.ArgumentParser:
     machine.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth mutant")
     machine.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
     machine.add_argument("--out", type=Path, default=Path("reports/mutants"))
+    margins = commands.add_parser("calibrate", help="measure the margin of every threshold")
+    margins.add_argument("--seeds", type=int, default=50, help="seeds for the solution (50)")
+    margins.add_argument("--variants", type=int, default=2, help="seeds for each right case (2)")
+    margins.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
+    margins.add_argument("--out", type=Path, default=Path("reports/calibrate"))
+    margins.add_argument("--write-docs", action="store_true", help="rewrite docs/calibration.md")
     commands.add_parser("doctor", help="what this machine offers: isolation, versions")
     return top
 
@@ -92,6 +98,10 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(doctor.text(), end="")
         return PASSED
+    if options.command == "calibrate":
+        from grader import calibrate
+
+        return calibrate.main(options)
     if options.command == "mutants":
         from grader import mutation
 

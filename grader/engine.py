@@ -23,7 +23,6 @@ from grader.outcomes import FILES, task_of
 from grader.plugin import Job, Plugin
 from grader.result import SCHEMA, Entry, Outcome, Status, number, write_json
 from grader.settings import Settings, StretchStub
-from grader.submission import TASK_FILES
 from grader.workers import Workshop
 
 SCALE = ("scale_reverse", "scale_copy")
@@ -94,13 +93,13 @@ class Referee:
         seed = request.seed
         if seed is None:
             seed = default_seed(self.settings.salt, staged.sha256)
-        inspected = policy.inspect(staged.root)
+        inspected = policy.inspect(staged)
         job = Job(
             settings=self.settings,
             seed=seed,
             start_worker=lambda: self.workshop.worker(staged.root),
             listen=listen,
-            breaches={TASK_FILES[b.part]: b for b in inspected.breaches},
+            breaches={b.part: b for b in reversed(inspected.breaches)},
             missing=staged.missing,
             keep_going=request.keep_going,
             tasks=request.tasks,

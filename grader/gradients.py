@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from grader import gradient_causes
 from grader.compare import fail
 from grader.influence import Findings, blamed
 from grader.invariance import Bench, Model
@@ -20,8 +21,6 @@ CALLS = (
 ORDINARY = 2
 # A loss in float32 is known to about 1e-7 of itself, the difference to that over the step.
 FLOAT32_ALLOWANCE = 10.0
-STACKS = {"encoder": "encoder", "decoder": "decoder", "stack": "decoder"}
-PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
 
 
 @dataclass
@@ -119,7 +118,7 @@ def judge_silent(found: Found, bench: Bench, names: list[str], learning: Learnin
     if not names:
         return
     every = [*found.names, *found.frozen]
-    part, cause, advice = reading(names, every)
+    part, cause, advice = gradient_causes.of_missing(names, every)
     known = blamed(learning.findings, ("attention", "residual", "encoder", "decoder", "training"))
     if known and known.diagnosis and known.diagnosis.part == part:
         advice = f"Task {known.stub} already shows it: {known.diagnosis.cause}"
@@ -132,65 +131,6 @@ def judge_silent(found: Found, bench: Bench, names: list[str], learning: Learnin
             "gradient_norms": found.table(0),
         },
     )  # fmt: skip
-
-
-def reading(names: list[str], every: list[str]) -> tuple[str, str, str]:
-    """Return part, cause and advice for the parameters that get no gradient."""
-    dead = set(names)
-
-    def gone(prefix: str) -> bool:
-        below = [name for name in every if name.startswith(prefix)]
-        return bool(below) and dead.issuperset(below)
-
-    if dead.issuperset(every):
-        return ("training", "the loss is not connected to the model at all",
-                "Look at what masked_cross_entropy does with its logits: no step may leave "
-                "tensors, or run without gradients.")  # fmt: skip
-    if gone("encoder.") and gone("source_embedding."):
-        if gone("decoder.blocks.0.cross_attention.k_proj."):
-            return ("decoder", "the encoder and the keys of the cross-attention: the memory is "
-                    "not read", "Look at where the cross-attention's keys and values come from.")
-        return ("decoder", "the whole source side: the memory is read, but what reaches the "
-                "decoder has lost its history", "Look at how the memory comes from the encoder "
-                "into the cross-attention: a tensor that was detached has no history.")
-    for stack, part in STACKS.items():
-        layers = [name.split(".")[2] for name in every if name.startswith(f"{stack}.blocks.")]
-        last = max(map(int, layers), default=0)
-        empty = [i for i in range(last + 1) if gone(f"{stack}.blocks.{i}.")]
-        if empty and len(empty) <= last:
-            which = "later" if last in empty else "earlier"
-            why = ("the loop leaves after the first" if which == "later" else
-                   "every block reads the same input, so only the last one counts")
-            return (part, f"the {which} blocks of {stack}.blocks: {why}",
-                    f"Look at the loop over the blocks in {part}.py.")
-    return reading_of_module(names, every, gone)
-
-
-def reading_of_module(names: list[str], every: list[str], gone: Any) -> tuple[str, str, str]:
-    """Return part, cause and advice when a piece inside a block gets no gradient."""
-    first = names[0]
-    owner = first.rsplit(".", 2)[0]
-    file = STACKS.get(first.split(".")[0], "models")
-    if any(f".{projection}." in f".{first}" for projection in PROJECTIONS):
-        lost = [word for key, word in PROJECTIONS.items() if gone(f"{owner}.{key}.")]
-        if len(lost) == len(PROJECTIONS):
-            return (file, f"all of {owner}: the sub-layer does not reach the logits",
-                    f"Look at what {file}.py does with the output of this attention.")
-        if set(lost) == {"query", "key"}:
-            return ("attention", f"the queries and keys of {owner}: the attention weights have no "
-                    "history", "Look at every step from the scores to the weighted average.")
-        what = " and ".join(lost) or "part of the"
-        return ("attention", f"the {what} projection of {owner}: it is never used, or its result "
-                "is replaced", "Look at which projection makes queries, keys and values.")
-    if first.endswith(("norm.weight", "norm.bias")):
-        inside = "_branch" in first
-        return ("residual" if inside else file, "a norm that is not used",
-                "Look at where this norm is called.")
-    if "feed_forward" in first:
-        return (file, f"the feed-forward layer {owner}: it does not reach the logits",
-                f"Look at what {file}.py does with its output.")
-    return (file, "they do not take part in the loss",
-            "Follow these parameters from the input to the logits.")  # fmt: skip
 
 
 def judge_differences(
@@ -241,8 +181,8 @@ def explain_wrong(
 ) -> NoReturn:  # fmt: skip
     """Fail with the parameter whose gradient is furthest from the finite difference."""
     worst = int(ratio.argmax())
-    part, place = place_of([names[i] for i in wrong])
-    advice = "Look for a tensor that goes on without part of its history."
+    part, place = gradient_causes.of_wrong([names[i] for i in wrong], names)
+    advice = f"Look at {place}, for a tensor that goes on without part of its history."
     known = blamed(learning.findings, ("attention", "residual", "encoder", "decoder", "training"))
     if known and known.diagnosis:
         part = known.diagnosis.part
@@ -250,27 +190,14 @@ def explain_wrong(
     fail(
         "gradient_wrong", part,
         f"the gradient of {names[worst]} says the loss changes by {steep[worst]:.4g} per unit "
-        f"step along it, but it changes by {slopes[worst]:.4g}: part of the way from {place} to "
-        "the loss has no history.", advice,
+        f"step along it, but it changes by {slopes[worst]:.4g}: part of the way to the loss has no "
+        "history.", advice,
         bench.describe(bench.models[0], "train", padded=True) | {
             "parameter": names[worst], "gradient": float(steep[worst]),
             "finite_difference": float(slopes[worst]), "ratio": float(ratio[worst]),
             "wrong": [names[i] for i in wrong], "right": len(names) - len(wrong),
         },
     )  # fmt: skip
-
-
-def place_of(names: list[str]) -> tuple[str, str]:
-    """Return the part to look at and the words for the parameters whose gradient is wrong."""
-    scores = [name for name in names if ".q_proj." in name or ".k_proj." in name]
-    if len(scores) == len(names):
-        return "attention", "queries and keys"
-    # What lies before the break is wrong; the last wrong parameter is the nearest to it.
-    last = names[-1]
-    pieces = last.split(".")
-    if pieces[0] in STACKS:
-        return STACKS[pieces[0]], last
-    return "encoder" if pieces[0].startswith("source") else "decoder", last
 
 
 def explain_error(error: StudentError) -> None:

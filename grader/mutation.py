@@ -7,17 +7,12 @@ meets its own task's checks first, then all parts and gates 1 to 3, then gate 4.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 import tempfile
 import tomllib
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from rich.console import Console
@@ -28,6 +23,7 @@ from rich.text import Text
 from grader import mutants, patching, settings
 from grader.engine import Referee, Request
 from grader.mutants import Mutant
+from grader.pool import Pool, serve
 from grader.result import write_json
 
 EQUIVALENTS = patching.ROOT / "tests" / "corpus" / "equivalents.toml"
@@ -87,50 +83,23 @@ def first_failure(tree: dict[str, Any], gates: int) -> str:
     return ""
 
 
-def serve() -> None:
-    """Judge the mutants that come on standard input, one JSON object a line."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    with Referee(settings.load()) as referee:
-        for line in sys.stdin:
-            mutant = Mutant(**json.loads(line))
-            with tempfile.TemporaryDirectory(prefix="grader-mutant-") as folder:
-                fate = fate_of(referee, mutant, Path(folder))
-            print(json.dumps(asdict(fate)), file=answers, flush=True)
+def judging(referee: Referee) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return what judges one mutant with `referee`."""
+
+    def judge(task: dict[str, Any]) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="grader-mutant-") as folder:
+            return asdict(fate_of(referee, Mutant(**task), Path(folder)))
+
+    return judge
 
 
 def run(todo: list[Mutant], jobs: int, console: Console) -> list[Fate]:
     """Judge all of them on `jobs` processes."""
-    command = [sys.executable, "-m", "grader.mutation"]
-    processes = [
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=patching.ROOT, text=True
-        )
-        for _ in range(jobs)
-    ]
-    free: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
-    for process in processes:
-        free.put(process)
-
-    def one(mutant: Mutant) -> Fate:
-        process = free.get()
-        assert process.stdin and process.stdout
-        process.stdin.write(json.dumps(asdict(mutant)) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        free.put(process)
-        if not line:
-            raise RuntimeError(f"the judging process ended at {mutant.file} {mutant.key}")
-        return Fate(**json.loads(line))
-
-    try:
-        with ThreadPoolExecutor(jobs) as pool:
-            fates = pool.map(one, todo)
-            return list(track(fates, "mutants", total=len(todo), console=console, transient=True,
-                              disable=not console.is_terminal))  # fmt: skip
-    finally:
-        for process in processes:
-            process.communicate()
+    with Pool("grader.mutation", jobs) as pool:
+        fates = pool.map(asdict(mutant) for mutant in todo)
+        shown = track(fates, "mutants", total=len(todo), console=console, transient=True,
+                      disable=not console.is_terminal)  # fmt: skip
+        return [Fate(**fate) for fate in shown]
 
 
 def main(options: argparse.Namespace) -> int:
@@ -159,4 +128,5 @@ def main(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    serve()
+    with Referee(settings.load()) as warm:
+        serve(judging(warm))

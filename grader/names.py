@@ -11,41 +11,28 @@ import builtins
 import itertools
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
-from grader.scopes import UNKNOWN, Binding, Deferred, Module, Path, Scope, Unknown
+from grader.meanings import (
+    ANYTHING,
+    NOTHING,
+    UNKNOWN,
+    Finding,
+    Findings,
+    Getter,
+    Path,
+    Text,
+    Unreadable,
+)
+from grader.scopes import Binding, Deferred, Module, Scope, Use
 
-
-@dataclass(frozen=True)
-class Text:
-    """A constant string."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Getter:
-    """What `operator.attrgetter` made of a constant."""
-
-    attributes: str
-
-
-Finding = Path | Text | Getter | Unknown
-Findings = frozenset[Finding]
-
-_NOTHING: Findings = frozenset()
-_ANYTHING: Findings = frozenset({UNKNOWN})
-_MOST = 64
+_MOST_TEXTS = 64
+_MOST_STEPS = 300_000
 # Modules that others have as an attribute: torch.sys is sys.
-_ROOTS = frozenset({"torch", "builtins", "importlib", "sys", "os", "inspect", "gc", "types"})
+_ROOTS = frozenset({"torch", "builtins", "importlib", "sys", "os", "inspect", "gc"})
 _IMPORTERS = {"importlib.import_module", "importlib.__import__", "builtins.__import__"}
 _BY_NAME = {"get", "pop", "setdefault", "__getitem__"}
 _ATTRIBUTE_READERS = {"__getattribute__", "__getattr__"}
 DICTIONARY = "__dict__"
-
-
-class Unreadable(Exception):
-    """A file that is too deeply nested to be analysed."""
 
 
 class Sources:
@@ -58,24 +45,33 @@ class Sources:
             files: paths such as "transformer/masks.py", and their bytes.
         """
         self.modules: dict[str, Module] = {}
-        self.trees: dict[str, ast.Module] = {}
         self.unreadable: list[str] = []
         self._known: dict[tuple[int, int], Findings] = {}
         self._open: set[tuple[int, int]] = set()
+        self._circles = self._steps = 0
+        self._packages = {path.split("/")[0] for path in files}
         for path, content in files.items():
-            parts = path.removesuffix(".py").split("/")
-            is_package = parts[-1] == "__init__"
-            name = ".".join(parts[:-1] if is_package else parts)
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # a student's odd escapes are not ours
-                    tree = ast.parse(content)
-                self.modules[name] = Module(name, tree, is_package=is_package)
-                self.trees[path] = tree
+                    module = Module(path, ast.parse(content))
+                self.modules[module.name] = module
             except (SyntaxError, ValueError):
                 continue
             except (RecursionError, MemoryError):
                 self.unreadable.append(path)
+
+    def named(self, use: Use) -> list[str]:
+        """Return the dotted paths that a use stands for, sorted."""
+        if use.imported:
+            found = self._follow(use.imported)
+        elif isinstance(use.node, ast.expr):
+            found = self.means(use.node, use.scope)
+        return sorted(f.text for f in found if isinstance(f, Path))
+
+    def is_own(self, path: str) -> bool:
+        """Tell whether a dotted path lies in the submission."""
+        return path.split(".")[0] in self._packages
 
     def means(self, node: ast.expr, scope: Scope) -> Findings:
         """Return everything that an expression may stand for.
@@ -87,15 +83,21 @@ class Sources:
         if key in self._known:
             return self._known[key]
         if key in self._open:
-            return _NOTHING  # defined by itself: the rest of its definition counts
+            self._circles += 1
+            return NOTHING  # defined by itself: the rest of its definition counts
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise Unreadable(scope.module.name)
         self._open.add(key)
+        before = self._circles
         try:
             found = self._find(node, scope)
         except RecursionError:
             raise Unreadable(scope.module.name) from None
         finally:
             self._open.discard(key)
-        if not self._open:
+        # What was found inside a circle lacks what the circle itself will add.
+        if not self._open or self._circles == before:
             self._known[key] = found
         return found
 
@@ -108,7 +110,7 @@ class Sources:
             case ast.Constant(value=str(text)):
                 return frozenset({Text(text)})
             case ast.Constant():
-                return _NOTHING
+                return NOTHING
             case ast.Call():
                 return self._call(node, scope)
             case ast.Subscript():
@@ -131,7 +133,7 @@ class Sources:
                 return self.means(value, scope)
             case ast.NamedExpr(value=value) | ast.Starred(value=value):
                 return self.means(value, scope)
-        return _ANYTHING
+        return ANYTHING
 
     def _union(self, nodes: Iterable[ast.expr], scope: Scope) -> Findings:
         return frozenset().union(*(self.means(node, scope) for node in nodes))
@@ -141,7 +143,7 @@ class Sources:
             return self.means(binding.node, binding.scope)
         if isinstance(binding, Path):
             return self._follow(binding.text)
-        return _ANYTHING
+        return ANYTHING
 
     def _name(self, name: str, scope: Scope) -> Findings:
         at: Scope | None = scope
@@ -155,14 +157,14 @@ class Sources:
             return frozenset({Path("builtins")})
         stars = scope.module.scope.stars
         found = [self._follow(f"{star}.{name}") for star in stars]
-        return frozenset().union(*found) if found else _ANYTHING
+        return frozenset().union(*found) if found else ANYTHING
 
     def _follow(self, path: str) -> Findings:
         """Return what a dotted path stands for once the submission's own modules are followed."""
         parts = path.split(".")
-        for place in range(len(parts) - 1, 0, -1):
-            if parts[place] in _ROOTS and parts[0] != "builtins" and place < len(parts):
-                return frozenset({Path(".".join(parts[place:]))})
+        if parts[0] not in self._packages:
+            last = max((i for i, part in enumerate(parts) if part in _ROOTS), default=0)
+            return frozenset({Path(".".join(parts[last:]))})
         if path in self.modules:
             return frozenset({Path(path)})
         parent, _, name = path.rpartition(".")
@@ -176,13 +178,12 @@ class Sources:
             return self._name(name, module.scope)
         key = (id(module), hash(name))
         if key in self._open:
-            return _NOTHING
+            self._circles += 1
+            return NOTHING
         self._open.add(key)
+        own = Path(path)
         try:
-            own = Path(path)
-            return frozenset().union(
-                *({own} if b == own else self._binding(b) for b in bound)
-            )  # fmt: skip
+            return frozenset().union(*({own} if b == own else self._binding(b) for b in bound))
         finally:
             self._open.discard(key)
 
@@ -194,7 +195,7 @@ class Sources:
             elif base.text == "sys.modules" or base.text.endswith(f".{DICTIONARY}"):
                 found.append(frozenset({Path(f"{base.text}.{name}")}))
             elif self._is_own_definition(base.text):
-                found.append(self._attribute(name) if name != DICTIONARY else _ANYTHING)
+                found.append(self._attribute(name) if name != DICTIONARY else ANYTHING)
             else:
                 found.append(self._follow(f"{base.text}.{name}"))
         return frozenset().union(*found)
@@ -212,17 +213,17 @@ class Sources:
             for module in self.modules.values()
             for binding in module.attributes.get(name, ())
         ]
-        return frozenset().union(_ANYTHING, *found)
+        return frozenset().union(ANYTHING, *found)
 
     def _joined(self, nodes: list[ast.expr], glue: str, scope: Scope) -> Findings:
         """Return every string that the pieces make; paths are kept, as lists are added too."""
         pieces = [self.means(node, scope) for node in nodes]
         paths = [piece for findings in pieces for piece in findings if isinstance(piece, Path)]
         texts = [[f.text for f in findings if isinstance(f, Text)] for findings in pieces]
-        combinations = list(itertools.islice(itertools.product(*texts), _MOST + 1))
+        combinations = list(itertools.islice(itertools.product(*texts), _MOST_TEXTS + 1))
         whole = {Text(glue.join(words)) for words in combinations}
         sure = all(isinstance(f, Text) for findings in pieces for f in findings)
-        if not sure or len(combinations) > _MOST or not all(texts):
+        if not sure or len(combinations) > _MOST_TEXTS or not all(texts):
             return frozenset({*whole, *paths, UNKNOWN})
         return frozenset(whole)
 
@@ -234,7 +235,7 @@ class Sources:
             else frozenset({base})
             for base in bases
         ]
-        cut = _ANYTHING if isinstance(node.slice, ast.Slice) else _NOTHING
+        cut = ANYTHING if isinstance(node.slice, ast.Slice) else NOTHING
         return frozenset().union(cut, *found)
 
     def _item(self, base: Path, keys: Findings) -> Findings:
@@ -242,7 +243,7 @@ class Sources:
         found: list[Findings] = []
         for key in keys:
             if not isinstance(key, Text):
-                found.append(_ANYTHING)
+                found.append(ANYTHING)
             elif base.text == "sys.modules":
                 found.append(self._follow(key.text))
             else:
@@ -264,12 +265,12 @@ class Sources:
             if function.attr in _BY_NAME and holders and arguments:
                 return frozenset().union(*(self._item(b, arguments[0]) for b in holders))
         found = [self._called(f, arguments, scope) for f in self.means(function, scope)]
-        return frozenset().union(*found) if found else _ANYTHING
+        return frozenset().union(*found) if found else ANYTHING
 
     def _called(self, function: Finding, arguments: list[Findings], scope: Scope) -> Findings:
-        first = arguments[0] if arguments else _NOTHING
+        first = arguments[0] if arguments else NOTHING
         texts = [f.text for f in first if isinstance(f, Text)]
-        unsure = _ANYTHING if len(texts) < len(first) else _NOTHING
+        unsure = ANYTHING if len(texts) < len(first) else NOTHING
         if isinstance(function, Getter):
             found = first
             for name in function.attributes.split("."):
@@ -291,18 +292,18 @@ class Sources:
             return frozenset(Path(f"{f.text}.{DICTIONARY}") for f in first if isinstance(f, Path))
         if name in ("builtins.globals", "builtins.vars"):
             return frozenset({Path(f"{scope.module.name}.{DICTIONARY}")})
-        return _ANYTHING
+        return ANYTHING
 
     def _named(self, owners: Findings, names: Findings) -> Findings:
         found = [
-            self._each_member(owners, n.text) if isinstance(n, Text) else _ANYTHING for n in names
+            self._each_member(owners, n.text) if isinstance(n, Text) else ANYTHING for n in names
         ]
         return frozenset().union(*found)
 
     def _join(self, glue: Finding, pieces: ast.expr, scope: Scope) -> Findings:
         if isinstance(glue, Text) and isinstance(pieces, ast.List | ast.Tuple):
             return self._joined(pieces.elts, glue.text, scope)
-        return _ANYTHING
+        return ANYTHING
 
 
 def _holds_names(path: str) -> bool:

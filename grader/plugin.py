@@ -83,6 +83,9 @@ class Plugin:
         self.group: str | None = None
         self.current: Submission | None = None
         self.recorded: set[str] = set()
+        points = job.settings.points
+        self.files = {stub.id: stub.file for stub in points.stubs}
+        self.files |= {stub.id: stub.file for stub in points.stretch}
         self.unanswered: list[str] = []
 
     # Collection -----------------------------------------------------------------------------
@@ -124,10 +127,10 @@ class Plugin:
         if place.stub:
             if place.stub in self.unanswered:
                 return Status.BLOCKED, f"an earlier check of {place.stub} got no answer", None
-            task = task_of(place.stub)
-            if task in FILES and FILES[task] in self.job.missing:
-                return missing_file(FILES[task], self.job.missing[FILES[task]])
-            breach = self.job.breaches.get(task)
+            file = self.files[place.stub]
+            if file in self.job.missing:
+                return missing_file(file, self.job.missing[file])
+            breach = self.job.breaches.get(file.removesuffix(".py"))
             return (Status.FAILED, breach.cause, policy_diagnosis(breach)) if breach else None
         done = self.job.outcomes
         same = [o for o in done if o.gate == place.gate_name and o.status is not Status.PASSED]
@@ -165,7 +168,7 @@ class Plugin:
             if earlier.status is Status.NOT_IMPLEMENTED:
                 text = f"waits for task {task} ({FILES[task]}), which is not implemented yet"
                 return Status.BLOCKED, text, None
-            if task in self.job.breaches:
+            if FILES[task].removesuffix(".py") in self.job.breaches:
                 return Status.BLOCKED, f"waits for task {task}, which breaks the rules", None
         return None
 

@@ -6,15 +6,11 @@ The analysis ignores order and conditions: a name means everything it is ever bo
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True)
-class Path:
-    """What a dotted path names: `torch.nn`, or something of the submission's own."""
-
-    text: str
+from grader.meanings import UNKNOWN, Path, Unknown
 
 
 @dataclass(frozen=True)
@@ -25,12 +21,6 @@ class Deferred:
     scope: Scope
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """A value that only running the code would show."""
-
-
-UNKNOWN = Unknown()
 Binding = Path | Deferred | Unknown
 
 
@@ -74,30 +64,47 @@ class Use:
     imported: str = ""
 
 
+def names_of(path: str) -> tuple[str, str]:
+    """Return the dotted names of a file's module and of the package it belongs to."""
+    parts = path.removesuffix(".py").split("/")
+    package = ".".join(parts[:-1])
+    return (package if parts[-1] == "__init__" else ".".join(parts)), package
+
+
 class Module:
     """One parsed file: its scopes, every use in it, and what attributes are set to.
 
     Attributes:
+        path: such as `transformer/masks.py`.
+        file: as a student calls it: `masks.py`.
+        stem: `masks`; of a file in a folder of the package, `folder/masks`.
         name: dotted, such as `transformer.masks`.
+        body: its statements, but for a student's own trials.
         scope: its outermost scope.
         uses: names, attributes, subscripts and calls that are read, and imports.
         stores: attributes and subscripts that are set or deleted.
         attributes: what is bound to an attribute of this name, of whatever object.
     """
 
-    def __init__(self, name: str, tree: ast.Module, *, is_package: bool) -> None:
+    def __init__(self, path: str, tree: ast.Module) -> None:
         """Collect everything from the syntax tree."""
-        self.name = name
-        self.package = name if is_package else name.rpartition(".")[0]
-        self.scope = Scope(self, None, "", name)
+        self.path = path
+        self.file = path.partition("/")[2]
+        self.stem = self.file.removesuffix(".py")
+        self.name, self.package = names_of(path)
+        self.scope = Scope(self, None, "", self.name)
         self.uses: list[Use] = []
         self.stores: list[Use] = []
         self.attributes: dict[str, list[Binding]] = {}
+        guards = set(_main_guards(tree))
+        self.body = [statement for statement in tree.body if statement not in guards]
         collector = _Collector(self)
-        skipped = set(_main_guards(tree))
-        for statement in tree.body:
-            if statement not in skipped:
-                collector.visit(statement)
+        for statement in self.body:
+            collector.visit(statement)
+
+    def nodes(self) -> Iterator[ast.AST]:
+        """Yield every node of the body."""
+        return itertools.chain.from_iterable(map(ast.walk, self.body))
 
     def absolute(self, module: str | None, level: int) -> str:
         """Return the absolute name of a module that is imported in this one."""
@@ -276,4 +283,10 @@ class _Collector(ast.NodeVisitor):
             (self.module.uses if reads else self.module.stores).append(Use(node, self.scope))
         elif isinstance(node, ast.Call):
             self.module.uses.append(Use(node, self.scope))
-        super().generic_visit(node)
+        inner = node
+        while isinstance(inner, ast.Attribute):
+            inner = inner.value  # of a.b.c only the whole counts
+        if inner is node:
+            super().generic_visit(node)
+        elif not isinstance(inner, ast.Name):
+            self.visit(inner)

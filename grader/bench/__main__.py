@@ -55,7 +55,7 @@ def main(
         print(f"bench: {error}", file=sys.stderr)
         return USAGE
     if options.write_docs and options.only:
-        print("bench: the docs hold every figure; --write-docs goes without --only", file=sys.stderr)
+        print("bench: the docs hold every figure: --write-docs or --only", file=sys.stderr)
         return USAGE
     if options.list:
         print(listed(chosen), end="")
@@ -84,7 +84,7 @@ def listed(known: Catalogue) -> str:
     lines = []
     for experiment in known.experiments:
         lines.append(f"{experiment.name}: {experiment.sentence}")
-        for item in (*known.figures, *known.curves):
+        for item in known.readings:
             if item.experiment == experiment.name:
                 lines.append(f"    {item.name}: {item.sentence}")
     return "".join(f"{line}\n" for line in lines)

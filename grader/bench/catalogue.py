@@ -110,8 +110,8 @@ GENERATION = Catalogue(
 
 TRAINING = Catalogue(
     (
-        Experiment("training", "reverse 3 to 7, D 32, 4 heads, from the same weights until 0.995 of "
-                   "512 held-out rows are answered, 10 seeds, data drawn beforehand",
+        Experiment("training", "reverse 3 to 7, D 32, 4 heads, from the same weights until 0.995 "
+                   "of 512 held-out rows are answered, 10 seeds, data drawn beforehand",
                    "bench.training", rounds=10),
         Experiment("anatomy", "one training step taken apart, B 128", "bench.anatomy", rounds=9),
     ),

@@ -11,7 +11,8 @@ from grader.bench.report import amount, number
 HEAD = """\
 # Bench
 
-Written by `make bench WRITE=1` ({date}); `make bench` measures again and writes `reports/bench.json`.
+Taken on {date}. `make bench` measures again and writes `reports/bench.json`, the numbers of every
+round; `.venv/bin/python -m grader.bench --write-docs` writes this page besides, all but its notes.
 
 Machine class: {cores} cores, {processor}, {system}; Python {python}, torch {torch}, numpy {numpy}.
 

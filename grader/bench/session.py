@@ -34,9 +34,14 @@ class Catalogue:
     figures: tuple[Figure, ...]
     curves: tuple[Curve, ...] = ()
 
+    @property
+    def readings(self) -> list[Figure | Curve]:
+        """Return all that is read from experiments."""
+        return [*self.figures, *self.curves]
+
     def names(self) -> list[str]:
         """Return what `--only` accepts."""
-        return [item.name for item in (*self.experiments, *self.figures, *self.curves)]
+        return [item.name for item in (*self.experiments, *self.readings)]
 
     def chosen(self, only: Sequence[str]) -> Catalogue:
         """Keep the named items and what they are read from; no names keep all.
@@ -55,7 +60,7 @@ class Catalogue:
 
         figures = tuple(f for f in self.figures if kept(f))
         curves = tuple(c for c in self.curves if kept(c))
-        read = {item.experiment for item in (*figures, *curves)}.union(only)
+        read = {item.experiment for item in self.readings if kept(item)}.union(only)
         return Catalogue(tuple(e for e in self.experiments if e.name in read), figures, curves)
 
 

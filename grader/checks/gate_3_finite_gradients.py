@@ -136,6 +136,8 @@ def judge(
         # A softmax this sharp may send back exactly 0.
         return found
     silent = gradients.silent(found, bench)
+    if len(silent) == len(found.names):
+        gradients.judge_silent(found, bench, silent, learning)
     if silent:
         learning.seen["repeated"] = sorted({*learning.seen["repeated"], *silent})
         found = gradients.read(

@@ -11,7 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from grader.platforms.common import WORDS, Result, fitting, points, read
+from grader.platforms.common import WORDS, Result, points, read
+from grader.platforms.fit import fitting
 
 MOST_BYTES = 1_000_000
 

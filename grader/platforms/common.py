@@ -11,10 +11,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -26,8 +25,6 @@ OUR_FAULT = (
     "grade it again."
 )
 UNFINISHED = "Grading did not finish. What stands here was found until then and is not final."
-# Every row's text, from whole to none, until a result fits the platform.
-_TEXT_SIZES = (20000, 4000, 1000, 300, 80, 0)
 # A score is rounded to two decimals once, so two roundings differ by at most this much.
 _ROUNDING = Fraction(1, 200)
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\-_])")
@@ -268,41 +265,3 @@ def _headline(
         return f"{text} Passed: every part and every gate."
     first = next((row for row in rows if not row.passed), None)
     return f"{text} Not passed yet." + (f" First to look at: {first.title}." if first else "")
-
-
-def shortened(result: Result, most: int) -> Result:
-    """Return `result` with every text cut to `most` characters."""
-
-    def cut(text: str) -> str:
-        return text if len(text) <= most else text[: max(0, most - 4)] + " ..." if most else ""
-
-    def rows(old: Iterable[Row]) -> tuple[Row, ...]:
-        return tuple(
-            replace(
-                row,
-                text=cut(row.text),
-                cases=tuple(replace(case, text=cut(case.text)) for case in row.cases),
-            )
-            for row in old
-        )
-
-    notes = tuple(cut(note) for note in result.notes) if most else ()
-    return replace(result, rows=rows(result.rows), stretch=rows(result.stretch), notes=notes)
-
-
-def fitting(result: Result, write: Callable[[Result], str], most_bytes: int) -> str:
-    """Write `result`, its texts cut as far as it takes to stay within `most_bytes`.
-
-    Raises:
-        ExportError: even without any text it does not fit.
-    """
-    for size in _TEXT_SIZES:
-        text = write(shortened(result, size))
-        if len(text.encode()) <= most_bytes:
-            return text
-    raise ExportError(f"the result does not fit into {most_bytes} bytes, even without any text")
-
-
-def to_json(value: Any) -> str:
-    """Return strict JSON of one value and a newline."""
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

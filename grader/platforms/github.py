@@ -18,7 +18,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from grader.platforms.common import WORDS, Result, Row, fitting, points, read
+from grader.platforms.common import WORDS, Result, Row, points, read
+from grader.platforms.fit import fitting
 from grader.result import Status
 
 # Linux hands a process no variable of more than 128 KiB.

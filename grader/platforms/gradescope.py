@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grader.platforms.common import WORDS, Result, Row, fitting, points, read, to_json
+from grader.platforms.common import WORDS, Result, Row, points, read
+from grader.platforms.fit import fitting, to_json
 
 MOST_BYTES = 1_000_000
 

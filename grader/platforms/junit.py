@@ -10,7 +10,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from typing import Any
 
-from grader.platforms.common import OUR_FAULT, UNFINISHED, Case, Result, Row, fitting, points, read
+from grader.platforms.common import OUR_FAULT, UNFINISHED, Case, Result, Row, points, read
+from grader.platforms.fit import fitting
 from grader.result import Status
 
 MOST_BYTES = 5_000_000

@@ -10,11 +10,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from grader.platforms.common import WORDS, Result, Row, fitting, points, read
+from grader.platforms.common import WORDS, Result, Row, points, read
+from grader.platforms.fit import fitting
 
 # GitHub refuses a job summary of more than 1 MiB.
 MOST_BYTES = 1_000_000
-_MARKUP = re.compile(r"([\\`*_{}\[\]()#+\-.!|~>@:])")
+# Anywhere; a bare address; a list, quotation or heading at the start of a line.
+_MARKUP = re.compile(r"[\\`*_\[\]|~@!]|(?<=www)\.|:(?=//)|^(?:[-+#=>]|\d+(?=[.)]))")
 
 
 def write(tree: Mapping[str, Any]) -> str:
@@ -28,20 +30,28 @@ def report(result: Result) -> str:
     lines += ["| | | result | points |", "|---|---|---|---:|"]
     lines += [_table_row(row) for row in (*result.rows, *result.stretch)]
     wrong = [row for row in (*result.rows, *result.stretch) if not row.passed]
+    if wrong:
+        lines += ["", "## What to look at", ""]
     for row in wrong:
-        lines += ["", f"## {escaped(row.title)}: {WORDS[row.status]}", ""]
-        lines += [f"{escaped(line)}  " for line in row.text.split("\n") if line]
+        text = [escaped(line) for line in row.text.split("\n") if line]
+        lines.append(f"- **{escaped(row.title)}**: {WORDS[row.status]}")
+        lines += [f"  <br>{line}" for line in text]
     if result.notes:
         lines += ["", "## Notes on what was handed in", ""]
         lines += [f"- {escaped(note)}" for note in result.notes]
     if not result.contained:
         lines += ["", "Graded without containment (`contained: false`)."]
-    return "\n".join(line.rstrip() if not line.strip() else line for line in lines) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def escaped(text: str) -> str:
     """Return text on one line that Markdown and HTML take literally."""
-    return _MARKUP.sub(r"\\\1", html.escape(" ".join(text.split("\n")), quote=False))
+    return html.escape(_MARKUP.sub(_escape, " ".join(text.split())), quote=False)
+
+
+def _escape(found: re.Match[str]) -> str:
+    text = found[0]
+    return f"{text}\\" if text.isdecimal() else f"\\{text}"
 
 
 def _table_row(row: Row) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from .checkpoint import check_names

@@ -1,0 +1,86 @@
+"""Processes that each keep one warm referee and judge what comes, a line of JSON for each line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+Json = dict[str, Any]
+
+
+class Pool:
+    """`jobs` processes of `python -m <module>`, each of which runs `serve`."""
+
+    def __init__(self, module: str, jobs: int) -> None:
+        """Start the processes."""
+        self.command = [sys.executable, "-m", module]
+        self.processes = [self._start() for _ in range(jobs)]
+        self.free: SimpleQueue[int] = SimpleQueue()
+        for place in range(jobs):
+            self.free.put(place)
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def judge(self, task: Json) -> Json:
+        """Return the answer to one task.
+
+        Raises:
+            RuntimeError: the process ended before it answered; another one takes its place.
+        """
+        place = self.free.get()
+        process = self.processes[place]
+        assert process.stdin and process.stdout
+        try:
+            process.stdin.write(json.dumps(task) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+            if not line:
+                raise BrokenPipeError
+            answer: Json = json.loads(line)
+            return answer
+        except BrokenPipeError:
+            self.processes[place] = self._start()
+            raise RuntimeError(f"the judging process ended at {json.dumps(task)[:200]}") from None
+        finally:
+            self.free.put(place)
+
+    def map(self, tasks: Iterable[Json]) -> Iterator[Json]:
+        """Yield the answers in the order of the tasks."""
+        with ThreadPoolExecutor(len(self.processes)) as pool:
+            yield from pool.map(self.judge, tasks)
+
+    def close(self) -> None:
+        """End the processes and the workers below them."""
+        for process in self.processes:
+            process.communicate()
+
+    def __enter__(self) -> Pool:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
+def serve(judge: Callable[[Json], Json]) -> None:
+    """Answer every line of standard input; what else is printed goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        print(json.dumps(judge(json.loads(line))), file=answers, flush=True)

@@ -1,0 +1,97 @@
+"""The bench's programs measure what they say: equal models, every kernel, an honest clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from bench import training
+from bench.floor import kernels
+from bench.peer import Peer
+from bench.step import Subjects
+from transformer.config import LAB, ModelConfig
+from transformer.data import EOS, PAD, SequenceBatch
+from transformer.models import Seq2SeqTransformer, count_params
+from transformer.training import teacher_forcing
+
+
+@pytest.mark.filterwarnings("error")
+def test_peer_computes_what_the_lab_model_computes() -> None:
+    torch.manual_seed(0)
+    ours = Seq2SeqTransformer(ModelConfig(vocab_size=17, d_model=28, num_heads=7, num_layers=2))
+    for parameter in ours.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    source = torch.randint(3, 17, (2, 5)).index_fill(1, torch.tensor([4]), PAD)
+    decoder_inputs, targets = teacher_forcing([[3, 5, 7], [11, 13]])
+    wanted = ours(source, decoder_inputs)
+    found = Peer(ours)(source, decoder_inputs)
+    real = targets != PAD
+    torch.testing.assert_close(found[real], wanted[real], rtol=1e-4, atol=1e-4)
+
+
+def test_subjects_start_from_one_set_of_weights() -> None:
+    subjects = Subjects(32, 8, 3)
+    losses = [subjects.loss(name).item() for name in subjects.models]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert subjects.forced.decoder_inputs.shape == (3, 8)
+
+
+def test_floor_runs_every_kernel_of_every_layer() -> None:
+    def count(layers: int) -> int:
+        config = ModelConfig(num_layers=layers)
+        return len(kernels(config, 2, 3, 5, count_params(Seq2SeqTransformer(config))))
+
+    assert count(3) - count(2) == count(2) - count(1) > 0
+    for kernel in kernels(LAB, 2, 3, 5, 7):
+        kernel()
+
+
+class Answering(torch.nn.Module):
+    """A model that answers every source with its reversal once it has taken enough steps."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        answers = [[i for i in row if i != PAD][::-1] + [EOS] for row in source.tolist()]
+        logits = torch.zeros(*target.shape, 16)
+        for row, answer in enumerate(answers if self.steps <= 0 else []):
+            for column, token in enumerate(answer[: target.shape[1]]):
+                logits[row, column, token] = 1.0
+        return logits
+
+
+@pytest.mark.parametrize(("needed", "steps", "reached"), [(7, 10, True), (31, 20, False)])
+def test_race_ends_at_the_first_look_that_finds_the_target(
+    needed: int, steps: int, reached: bool
+) -> None:
+    batches = training.drawn(20, 2, seed=0)
+    (held_out,) = training.drawn(1, 23, seed=0, held_out=True)
+
+    def loop(model: torch.nn.Module, given: Iterator[SequenceBatch]) -> None:
+        for _ in given:
+            model.steps -= 1
+
+    ended = training.Race(Answering(needed), batches, held_out).run(loop)
+    assert (ended.steps, ended.reached) == (steps, reached)
+
+
+def test_race_clock_stands_still_while_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(training.time, "perf_counter", lambda: now[0])
+
+    def look(model: torch.nn.Module, held_out: SequenceBatch) -> bool:
+        now[0] += 1000.0
+        return False
+
+    def loop(model: torch.nn.Module, given: Iterator[SequenceBatch]) -> None:
+        for _ in given:
+            now[0] += 3.0
+
+    monkeypatch.setattr(training, "answered", look)
+    batches = training.drawn(13, 2, seed=0)
+    ended = training.Race(Answering(0), batches, batches[0]).run(loop)
+    assert ended.seconds == 13 * 3.0
