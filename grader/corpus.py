@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from grader import patching
 from grader.result import Status
@@ -28,6 +28,13 @@ Points = Annotated[float, Range(0)]
 
 class CorpusError(ValueError):
     """A case that cannot be used; the message names its file, what was expected and what came."""
+
+
+class Scope(NamedTuple):
+    """The tasks whose checks run, None for all, and the number of the last gate that runs."""
+
+    tasks: frozenset[str] | None
+    gates: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +56,10 @@ class Case:
     def trains(self) -> bool:
         """Tell whether gate 4 has to run."""
         return self.needs_training is True
+
+    def scope(self, points: PointsTable) -> Scope:
+        """Return what has to run for the verdict."""
+        return Scope(None, 4 if self.trains else 3)
 
     def check(self, points: PointsTable) -> None:
         """Refuse values that contradict one another, or names that `points` does not know."""
@@ -89,6 +100,16 @@ class Wrong(Case):
             catches = [c for c in (self.catch, self.given_submitted) if c is not None]
             return any(TRAINING_GATE in catch.caught_by for catch in catches)
         return self.needs_training
+
+    def scope(self, points: PointsTable) -> Scope:
+        """The stubs that must catch it; for a gate every part too, whose findings it reads."""
+        named = {
+            n for c in (self.catch, self.given_submitted) if c is not None for n in c.caught_by
+        }
+        gates = [number for number, gate in enumerate(points.gates, 1) if gate in named]
+        if self.trains or gates:
+            return Scope(None, 4 if self.trains else max(gates))
+        return Scope(frozenset(named), 0)
 
     def check(self, points: PointsTable) -> None:
         """Refuse a verdict that is incomplete or that no run could give."""
@@ -140,6 +161,11 @@ class Hostile(Case):
     notes: tuple[str, ...] = ()
     needs: tuple[Literal["contained", "landlock", "seccomp", "uid", "bwrap"], ...] = ()
     question_s: Annotated[float, Range(1)] | None = None
+    last_gate: Annotated[int, Range(0, 3)] = 0
+
+    def scope(self, points: PointsTable) -> Scope:
+        """Most attacks are over, or lost, before the gates."""
+        return Scope(None, 4 if self.trains else self.last_gate)
 
     def check(self, points: PointsTable) -> None:
         """Refuse contradicting points and unknown places."""

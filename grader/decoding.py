@@ -11,7 +11,8 @@ import numpy as np
 from grader.draws import BOS, EOS, Ids, Row
 from grader.invariance import pick_logits
 from grader.sequences import Answers, Sequences, padded
-from grader.submission import StudentError, Submission, call, forward, handle, tensor
+from grader.student_error import StudentError
+from grader.submission import Submission, call, forward, handle, tensor
 
 # Two logits nearer than this, times the largest, may change places with the size of a batch.
 NEAR_TIE = 1e-4

@@ -117,7 +117,7 @@ def of_module(sources: Sources, module: Module) -> Iterator[Flag]:
     for use in module.stores:
         for owner in _owners(sources, use):
             yield Flag("patched_library", f"{module.file}, line {_line(use.node)} changes {owner}")
-    for node in module.nodes():
+    for node in module.nodes:
         word = getattr(node, "attr", None) or getattr(node, "name", None)
         if word in _TELLING_WORDS:
             code, what = _TELLING_WORDS[word]
@@ -180,27 +180,20 @@ def _owners(sources: Sources, use: Use) -> list[str]:
 
 def of_literals(module: Module) -> Iterator[Flag]:
     """Yield what looks like data shipped in the source."""
-    nodes = list(module.nodes())
-    prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
-    numbers, opaque = 0, 0
-    for node in nodes:
-        if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
-            count = sum(_is_number(inner) for inner in ast.walk(node))
-            if count >= _MANY_NUMBERS:
-                text = f"{module.file}, line {node.lineno} holds a table of {count} numbers"
-                yield Flag("large_literal", text)
-                return
-        if not isinstance(node, ast.Constant) or id(node) in prose:
-            continue
-        numbers += _is_number(node)
+    prose = {id(node.value) for node in module.nodes if isinstance(node, ast.Expr)}  # docstrings
+    constants = [n for n in module.nodes if isinstance(n, ast.Constant) and id(n) not in prose]
+    numbers = sum(map(_is_number, constants))
+    if numbers >= _MANY_NUMBERS:
+        tables = [n for n in module.nodes if isinstance(n, ast.List | ast.Tuple | ast.Dict)]
+        largest = max((sum(map(_is_number, ast.walk(table))) for table in tables), default=0)
+        if largest >= _MANY_NUMBERS or numbers >= _VERY_MANY_NUMBERS:
+            yield Flag("large_literal", f"{module.file} holds {numbers} numbers")
+    for node in constants:
         if isinstance(node.value, int) and node.value.bit_length() > _LONG_INTEGER_BITS:
             digits = node.value.bit_length() * 3 // 10
             text = f"{module.file}, line {node.lineno} holds a number of some {digits} digits"
             yield Flag("large_literal", text)
-        if isinstance(node.value, str | bytes):
-            opaque += _opaque_length(node.value)
-    if numbers >= _VERY_MANY_NUMBERS:
-        yield Flag("large_literal", f"{module.file} holds {numbers} numbers")
+    opaque = sum(map(_opaque_length, constants))
     if opaque >= _OPAQUE_TOTAL:
         yield Flag("large_literal", f"{module.file} holds {opaque} characters of encoded data")
 
@@ -209,8 +202,8 @@ def _is_number(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, int | float | complex)
 
 
-def _opaque_length(value: str | bytes) -> int:
-    """Return how much of a string is no prose: long runs without a blank, or bytes."""
-    if isinstance(value, bytes):
-        return len(value)
-    return sum(len(run) for run in value.split() if len(run) >= _OPAQUE_RUN)
+def _opaque_length(node: ast.Constant) -> int:
+    """Return how much of a constant is no prose: bytes, or long runs without a blank."""
+    if isinstance(node.value, str):
+        return sum(len(run) for run in node.value.split() if len(run) >= _OPAQUE_RUN)
+    return len(node.value) if isinstance(node.value, bytes) else 0

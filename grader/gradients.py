@@ -12,7 +12,8 @@ from grader.compare import fail
 from grader.influence import Findings, blamed
 from grader.invariance import Bench, Model
 from grader.settings import Settings
-from grader.submission import Question, StudentError, Submission
+from grader.student_error import StudentError
+from grader.submission import Question, Submission
 
 CALLS = (
     "an unpadded batch", "a padded batch", "rows of length 1", "mostly padded rows",

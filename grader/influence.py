@@ -10,7 +10,8 @@ from grader.compare import fail
 from grader.draws import Ids
 from grader.invariance import Batch, Bench, Model, logits_of
 from grader.result import Outcome
-from grader.submission import TASK_FILES, StudentError, Submission, forward
+from grader.student_error import TASK_FILES, StudentError
+from grader.submission import Submission, forward
 
 Findings = list[Outcome]
 NOTICEABLE = 1e-9

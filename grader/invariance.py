@@ -13,16 +13,8 @@ from grader.draws import BOS, Draws, Ids
 from grader.expectations import Ask, sharpen
 from grader.parameters import ProbeConfig, parameter_shapes
 from grader.settings import Settings
-from grader.submission import (
-    Posted,
-    Question,
-    StudentError,
-    Submission,
-    build,
-    config,
-    forward,
-    tensor,
-)
+from grader.student_error import StudentError
+from grader.submission import Posted, Question, Submission, build, config, forward, tensor
 
 CLASSES = {
     "seq2seq": "models.Seq2SeqTransformer",

@@ -15,7 +15,8 @@ from grader.influence import Findings, blamed
 from grader.invariance import pick_logits
 from grader.parameters import ProbeConfig, parameter_shapes
 from grader.sequences import Answers, Sequences
-from grader.submission import TASK_FILES, Submission, forward
+from grader.student_error import TASK_FILES
+from grader.submission import Submission, forward
 from grader.training import TRAINED, Attempt
 
 CURVE_POINTS = 20

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from grader.compare import fail
-from grader.submission import StudentError
+from grader.student_error import StudentError
 
 # Relative; sums over a few hundred numbers in float32 differ by 1e-6 at most.
 ROUNDING = 1e-4

@@ -8,29 +8,32 @@ from __future__ import annotations
 
 import ast
 import builtins
-import itertools
 import warnings
 from collections.abc import Iterable, Mapping
 
 from grader.meanings import (
     ANYTHING,
     NOTHING,
-    UNKNOWN,
     Finding,
     Findings,
     Getter,
     Path,
     Text,
     Unreadable,
+    joined,
 )
 from grader.scopes import Binding, Deferred, Module, Scope, Use
 
-_MOST_TEXTS = 64
 _MOST_STEPS = 300_000
 # Modules that others have as an attribute: torch.sys is sys.
 _ROOTS = frozenset({"torch", "builtins", "importlib", "sys", "os", "inspect", "gc"})
 _IMPORTERS = {"importlib.import_module", "importlib.__import__", "builtins.__import__"}
 _BY_NAME = {"get", "pop", "setdefault", "__getitem__"}
+_CONTENT = {"values", "items", "copy", "get", "pop"}
+_PASSING = {"functools.partial"} | {
+    f"builtins.{name}"
+    for name in ("list", "tuple", "set", "dict", "iter", "next", "reversed", "sorted", "zip")
+}
 _ATTRIBUTE_READERS = {"__getattribute__", "__getattr__"}
 DICTIONARY = "__dict__"
 
@@ -116,11 +119,11 @@ class Sources:
             case ast.Subscript():
                 return self._subscript(node, scope)
             case ast.JoinedStr(values=parts):
-                return self._joined(parts, "", scope)
+                return joined([self.means(part, scope) for part in parts])
             case ast.FormattedValue(conversion=-1, format_spec=None, value=value):
                 return self.means(value, scope)
             case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return self._joined([left, right], "", scope)
+                return joined([self.means(left, scope), self.means(right, scope)])
             case ast.IfExp(body=one, orelse=other):
                 return self._union([one, other], scope)
             case ast.BoolOp(values=values):
@@ -148,7 +151,7 @@ class Sources:
     def _name(self, name: str, scope: Scope) -> Findings:
         at: Scope | None = scope
         while at is not None:
-            if name in at.bindings and not (name in at.outer and at.parent):
+            if name in at.bindings:
                 return frozenset().union(*map(self._binding, at.bindings[name]))
             at = at.parent
         if name in vars(builtins):
@@ -201,10 +204,7 @@ class Sources:
         return frozenset().union(*found)
 
     def _is_own_definition(self, path: str) -> bool:
-        module, _, _ = path.rpartition(".")
-        return path not in self.modules and any(
-            module == name or module.startswith(f"{name}.") for name in self.modules
-        )
+        return self.is_own(path) and not any(f"{m}.".startswith(f"{path}.") for m in self.modules)
 
     def _attribute(self, name: str) -> Findings:
         """Return what an attribute of this name was ever set to, on any object."""
@@ -214,18 +214,6 @@ class Sources:
             for binding in module.attributes.get(name, ())
         ]
         return frozenset().union(ANYTHING, *found)
-
-    def _joined(self, nodes: list[ast.expr], glue: str, scope: Scope) -> Findings:
-        """Return every string that the pieces make; paths are kept, as lists are added too."""
-        pieces = [self.means(node, scope) for node in nodes]
-        paths = [piece for findings in pieces for piece in findings if isinstance(piece, Path)]
-        texts = [[f.text for f in findings if isinstance(f, Text)] for findings in pieces]
-        combinations = list(itertools.islice(itertools.product(*texts), _MOST_TEXTS + 1))
-        whole = {Text(glue.join(words)) for words in combinations}
-        sure = all(isinstance(f, Text) for findings in pieces for f in findings)
-        if not sure or len(combinations) > _MOST_TEXTS or not all(texts):
-            return frozenset({*whole, *paths, UNKNOWN})
-        return frozenset(whole)
 
     def _subscript(self, node: ast.Subscript, scope: Scope) -> Findings:
         bases = self.means(node.value, scope)
@@ -256,14 +244,19 @@ class Sources:
         function = node.func
         if isinstance(function, ast.Attribute):
             bases = self.means(function.value, scope)
-            if function.attr == "join" and len(node.args) == 1 and len(bases) == 1:
-                return self._join(next(iter(bases)), node.args[0], scope)
+            match node.args:
+                case [ast.List(elts=parts) | ast.Tuple(elts=parts)] if function.attr == "join":
+                    glues = [f.text for f in bases if isinstance(f, Text)]
+                    pieces = [self.means(part, scope) for part in parts]
+                    return ANYTHING.union(*(joined(pieces, glue) for glue in glues))
             if function.attr in _ATTRIBUTE_READERS and arguments:
                 owners = bases if len(arguments) == 1 else arguments[0]
                 return self._named(owners, arguments[-1])
             holders = [b for b in bases if isinstance(b, Path) and _holds_names(b.text)]
             if function.attr in _BY_NAME and holders and arguments:
                 return frozenset().union(*(self._item(b, arguments[0]) for b in holders))
+            if function.attr in _CONTENT:
+                return bases | ANYTHING
         found = [self._called(f, arguments, scope) for f in self.means(function, scope)]
         return frozenset().union(*found) if found else ANYTHING
 
@@ -280,14 +273,15 @@ class Sources:
         if name == "builtins.getattr" and len(arguments) > 1:
             return self._named(first, arguments[1])
         if name in _IMPORTERS:
-            paths = [p for text in texts for p in (text, text.split(".")[0])]
+            whole = name == "importlib.import_module"
+            paths = [*texts, *(() if whole else [text.split(".")[0] for text in texts])]
             return unsure.union(*map(self._follow, paths))
         if name == "pkgutil.resolve_name":
             return unsure.union(*(self._follow(text.replace(":", ".")) for text in texts))
         if name == "operator.attrgetter":
             return unsure | {Getter(text) for text in texts}
-        if name == "functools.partial":
-            return first
+        if name in _PASSING:
+            return ANYTHING.union(*arguments)
         if name == "builtins.vars" and first:
             return frozenset(Path(f"{f.text}.{DICTIONARY}") for f in first if isinstance(f, Path))
         if name in ("builtins.globals", "builtins.vars"):
@@ -299,11 +293,6 @@ class Sources:
             self._each_member(owners, n.text) if isinstance(n, Text) else ANYTHING for n in names
         ]
         return frozenset().union(*found)
-
-    def _join(self, glue: Finding, pieces: ast.expr, scope: Scope) -> Findings:
-        if isinstance(glue, Text) and isinstance(pieces, ast.List | ast.Tuple):
-            return self._joined(pieces.elts, glue.text, scope)
-        return ANYTHING
 
 
 def _holds_names(path: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from grader.policy import Breach
 from grader.result import Diagnosis, Outcome, Status
-from grader.submission import TASK_FILES, StudentError
+from grader.student_error import TASK_FILES, StudentError
 from grader.workers import WorkerLost
 
 FILES = {task: f"{name}.py" for name, task in TASK_FILES.items()}
@@ -101,13 +101,28 @@ def student_outcome(error: StudentError, place: Place) -> Outcome:
         )
     if error.kind == "no_handle":
         return outcome(Status.GRADER_ERROR, error.message)
+    diagnosis = import_failed(error, part, own) if error.while_importing else raised(error, part)
+    return outcome(Status.ERROR, diagnosis.cause, diagnosis, evidence)
+
+
+def raised(error: StudentError, part: str) -> Diagnosis:
+    """Say what was raised where."""
     cause = f"{error.place() or 'your code'}: {error.type}: {error.message}"
-    return outcome(
-        Status.ERROR,
-        cause,
-        Diagnosis("raised", part, cause, f"Run the failing call by hand and read {part}.py there."),
-        evidence,
-    )
+    advice = f"Run the failing call by hand and read {part}.py there."
+    return Diagnosis("raised", part, cause, advice)
+
+
+def import_failed(error: StudentError, part: str, own: str | None) -> Diagnosis:
+    """Say which line keeps a file from being imported, and with it all that needs the file."""
+    if "partially initialized" in error.message:
+        part = FILES.get(own or "", f"{part}.py").removesuffix(".py")
+        way = " -> ".join(f"{f['file']}, line {f['line']}" for f in error.frames)
+        cause = f"the imports go round in a circle: {way}. {error.message}"
+        advice = f"Look at the imports at the top of {part}.py: the handout's need no circle."
+        return Diagnosis("circular_import", part, cause, advice)
+    cause = f"{part}.py cannot be imported: {error.place()}: {error.type}: {error.message}"
+    advice = f"Mend that line first: whatever uses {part}.py waits for it."
+    return Diagnosis("import_failed", part, cause, advice)
 
 
 def constructor_changed(error: StudentError, part: str) -> tuple[str, Diagnosis]:

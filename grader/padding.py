@@ -9,7 +9,8 @@ import numpy as np
 from grader.compare import fail
 from grader.influence import NOTICEABLE, PART_OF, Findings, blamed, sublayers
 from grader.invariance import Batch, Bench, Model
-from grader.submission import TASK_FILES, StudentError, Submission, forward, tensor
+from grader.student_error import TASK_FILES, StudentError
+from grader.submission import Submission, forward, tensor
 
 ENCODER = ("self_attention", "attention_branch", "feed_forward", "feed_forward_branch")
 

@@ -15,14 +15,8 @@ from grader.expectations import Ask, Expected
 from grader.invariance import DTYPE_WORDS
 from grader.parameters import ProbeConfig
 from grader.result import CheckFailed, Diagnosis, Outcome
-from grader.submission import (
-    Question,
-    StudentError,
-    Submission,
-    build,
-    config,
-    forward,
-)
+from grader.student_error import StudentError
+from grader.submission import Question, Submission, build, config, forward
 
 # For a tree that mixes precisions in float64 but is sound in the float32 it is trained in.
 TOLERANCE_FLOAT32 = 1e-4

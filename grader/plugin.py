@@ -28,7 +28,8 @@ from grader.outcomes import (
 from grader.policy import Breach
 from grader.result import CheckFailed, Diagnosis, Outcome, Status
 from grader.settings import Settings
-from grader.submission import StudentError, Submission
+from grader.student_error import StudentError
+from grader.submission import Submission
 from grader.workers import Worker, WorkerLost
 
 LAST_GATE = 4

@@ -6,6 +6,7 @@ The analysis ignores order and conditions: a name means everything it is ever bo
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -102,9 +103,10 @@ class Module:
         for statement in self.body:
             collector.visit(statement)
 
-    def nodes(self) -> Iterator[ast.AST]:
-        """Yield every node of the body."""
-        return itertools.chain.from_iterable(map(ast.walk, self.body))
+    @functools.cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the body."""
+        return list(itertools.chain.from_iterable(map(ast.walk, self.body)))
 
     def absolute(self, module: str | None, level: int) -> str:
         """Return the absolute name of a module that is imported in this one."""
@@ -117,14 +119,12 @@ class Module:
 
 def _main_guards(tree: ast.Module) -> Iterator[ast.stmt]:
     """Yield `if __name__ == "__main__":` statements: a student's own trials, never run here."""
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    if any(n.id == "__name__" and not isinstance(n.ctx, ast.Load) for n in names):
-        return
     wanted = ast.dump(ast.parse('__name__ == "__main__"', mode="eval").body)
-    for statement in tree.body:
-        if isinstance(statement, ast.If) and not statement.orelse:
-            if ast.dump(statement.test) == wanted:
-                yield statement
+    branches = [s for s in tree.body if isinstance(s, ast.If) and not s.orelse]
+    guards = [branch for branch in branches if ast.dump(branch.test) == wanted]
+    names = [node for node in ast.walk(tree) if guards and isinstance(node, ast.Name)]
+    if not any(n.id == "__name__" and isinstance(n.ctx, ast.Store) for n in names):
+        yield from guards
 
 
 class _Collector(ast.NodeVisitor):

@@ -9,17 +9,10 @@ from typing import Any
 import numpy as np
 
 from grader.result import CheckFailed, Diagnosis
+from grader.student_error import StudentError
 from grader.workers import Ticket, Worker
 
 Json = dict[str, Any]
-TASK_FILES = {
-    "masks": "1",
-    "attention": "2",
-    "residual": "3",
-    "encoder": "4",
-    "decoder": "5",
-    "training": "6",
-}
 
 
 # What the probes answer, by key; a worker that answers otherwise is no longer ours.
@@ -50,42 +43,6 @@ FORMS: dict[str, dict[str, type]] = {
         "left_training": bool,
     },
 }
-
-
-class StudentError(Exception):
-    """What the submission's code raised, or why it could not be asked."""
-
-    def __init__(self, error: Json) -> None:
-        """Keep the worker's description."""
-        super().__init__(f"{error.get('type')}: {error.get('message')}")
-        self.kind = str(error.get("kind"))
-        self.task = str(error["task"]) if error.get("task") else None
-        self.type = str(error.get("type"))
-        self.message = str(error.get("message"))
-        frames, detail = error.get("frames"), error.get("detail")
-        self.frames: list[Json] = [
-            {k: str(f.get(k, "")) for k in ("file", "line", "function", "text")}
-            for f in (frames if isinstance(frames, list) else [])
-            if isinstance(f, dict)
-        ]
-        self.detail: Json = detail if isinstance(detail, dict) else {}
-
-    @property
-    def part(self) -> str | None:
-        """Return the task file it was raised in, without `.py`, or None."""
-        for frame in reversed(self.frames):
-            name = str(frame["file"]).rsplit("/", 1)[-1].removesuffix(".py")
-            if name in TASK_FILES:
-                return name
-        return None
-
-    def place(self) -> str:
-        """Return `file, line N, in function`, or nothing when no frame is the student's."""
-        if not self.frames:
-            return ""
-        last = self.frames[-1]
-        inside = f", in {last['function']}" if last.get("function") else ""
-        return f"{last['file']}, line {last['line']}{inside}"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from grader.compare import TOLERANCE, agrees, fail, judge
 from grader.expectations import Ask, Expected
 from grader.parts import TOLERANCE_FLOAT32, Case, Trial, ask, real, returned, sure
 from grader.result import CheckFailed
-from grader.submission import StudentError, Submission, tensor
+from grader.student_error import StudentError
+from grader.submission import Submission, tensor
 
 # What shows that a call went wrong, but not why.
 UNEXPLAINED = ("values_differ", "not_finite")

@@ -43,8 +43,6 @@ from grader.verdicts import (
     tally,
 )
 
-LAST_GATE = {True: 4, False: 3}
-
 
 class Judge:
     """Grades cases with one referee that it keeps warm."""
@@ -128,7 +126,8 @@ class Judge:
             path = Path(folder, case.name)
             tree = patching.patched(case.base, case.edit, case.file, case.delete, words)
             patching.write(tree, path)
-            request = Request(path, Path(folder, "out"), gates=LAST_GATE[case.trains])
+            tasks, gates = case.scope(self.lab.points)
+            request = Request(path, Path(folder, "out"), tasks=tasks, gates=gates)
             found = self.referee.grade(request)
             if json.loads((request.out / "results.json").read_bytes()) != found:
                 raise RuntimeError(f"{case.name}: results.json is not what was found")

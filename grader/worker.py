@@ -72,7 +72,8 @@ def describe(error: BaseException, tree: str) -> dict[str, Any]:
         "kind": kind,
         "task": task,
         "type": type(error).__name__[:100],
-        "message": _text(error),
+        # Where the tree is mounted is nobody's business, and differs from run to run.
+        "message": _text(error).replace(os.path.realpath(tree) + os.sep, ""),
         "frames": _student_frames(error, tree),
         "detail": getattr(error, "detail", None) if isinstance(error, probes.Refused) else None,
     }

@@ -157,6 +157,14 @@ def test_folder_without_a_case_file_is_refused(tmp_path: Path) -> None:
         corpus.load(LAB, tmp_path)
 
 
+def test_wrong_case_runs_only_what_its_verdict_depends_on(tmp_path: Path) -> None:
+    part = corpus.read(write_case(tmp_path / "1", TITLE + VERDICT + EDIT), LAB)
+    gate = VERDICT.replace('["1.2"]', '["1.2", "padding_invariance"]')
+    late = corpus.read(write_case(tmp_path / "2", TITLE + gate + EDIT), LAB)
+    assert part.scope(LAB.points) == (frozenset({"1.2"}), 0)
+    assert late.scope(LAB.points) == (None, 2)
+
+
 def test_only_cases_that_need_it_are_trained(tmp_path: Path) -> None:
     part = corpus.read(write_case(tmp_path / "1", TITLE + VERDICT + EDIT), LAB)
     gate = VERDICT.replace("1.2", "greedy_accuracy")

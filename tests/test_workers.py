@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from grader import sandbox, settings
-from grader.submission import StudentError, Submission, call
+from grader.student_error import StudentError
+from grader.submission import Submission, call
 from grader.workers import Worker, WorkerLost, Workshop
 
 TREE = {

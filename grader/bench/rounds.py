@@ -52,9 +52,10 @@ def tell(taken: Round) -> None:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Return the environment of a program: so many threads, and the solution's package."""
+    """Return the environment of a program: so many threads, and where its modules are."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    paths = os.pathsep.join((str(ROOT), str(ROOT / "solution")))
+    before = os.environ.get("PYTHONPATH")
+    paths = os.pathsep.join((str(ROOT), str(ROOT / "solution"), *([before] if before else [])))
     return os.environ | {name: str(threads) for name in names} | {"PYTHONPATH": paths}
 
 

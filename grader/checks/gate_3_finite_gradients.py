@@ -15,7 +15,8 @@ from grader.gradients import CALLS, ORDINARY, Found, Learning
 from grader.influence import Findings
 from grader.invariance import Batch, Bench, Model
 from grader.settings import Settings
-from grader.submission import Question, StudentError, Submission, call, handle
+from grader.student_error import StudentError
+from grader.submission import Question, Submission, call, handle
 
 # Lengths of source and target rows.
 SHORT = ((1, 1, 1), (1, 1, 1))

@@ -17,7 +17,8 @@ from grader.invariance import Bench, Model
 from grader.parameters import ProbeConfig
 from grader.sequences import Sequences
 from grader.settings import Settings
-from grader.submission import Question, StudentError, Submission
+from grader.student_error import StudentError
+from grader.submission import Question, Submission
 from grader.training import SCRAMBLED, TRAINED, UNTRAINED, Attempt
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from grader import loop
-from grader.compare import fail
 from grader.draws import Draws
 from grader.invariance import CLASSES
 from grader.parameters import ProbeConfig
 from grader.settings import Settings
-from grader.submission import Question, StudentError, Submission
+from grader.student_error import StudentError
+from grader.submission import Question, Submission
 
 CONFIG = ProbeConfig(vocab_size=11, d_model=6, num_heads=2, d_ff=7, max_len=16)
 RATES = (3e-3, 7e-4)

@@ -13,7 +13,8 @@ from grader.draws import Draws
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
 from grader.parts import Case, Findings, Trial, ask, built_on, must_raise, returned
-from grader.submission import StudentError, Submission, call, tensor
+from grader.student_error import StudentError
+from grader.submission import Submission, call, tensor
 from grader.trials import try_modules
 
 BASE = 100.0

@@ -1,0 +1,69 @@
+"""What a submission's code raised, as its worker describes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+TASK_FILES = {
+    "masks": "1",
+    "attention": "2",
+    "residual": "3",
+    "encoder": "4",
+    "decoder": "5",
+    "training": "6",
+}
+
+
+class StudentError(Exception):
+    """What the submission's code raised, or why it could not be asked."""
+
+    def __init__(self, error: Json) -> None:
+        """Keep the worker's description."""
+        super().__init__(f"{error.get('type')}: {error.get('message')}")
+        self.kind = str(error.get("kind"))
+        self.task = str(error["task"]) if error.get("task") else None
+        self.type = str(error.get("type"))
+        self.message = str(error.get("message"))
+        frames, detail = error.get("frames"), error.get("detail")
+        self.frames: list[Json] = [
+            {k: str(f.get(k, "")) for k in ("file", "line", "function", "text")}
+            for f in (frames if isinstance(frames, list) else [])
+            if isinstance(f, dict)
+        ]
+        self.detail: Json = detail if isinstance(detail, dict) else {}
+
+    @property
+    def part(self) -> str | None:
+        """Return the task file it was raised in, without `.py`, or None."""
+        frame = self._frame()
+        name = task_file(frame["file"]) if frame else ""
+        return name if name in TASK_FILES else None
+
+    @property
+    def while_importing(self) -> bool:
+        """Tell whether a file could not be imported."""
+        if self.type in ("SyntaxError", "IndentationError", "TabError"):
+            return True
+        frame = self._frame()
+        return frame is not None and frame["function"] == "<module>"
+
+    def _frame(self) -> Json | None:
+        """Return the innermost frame in a task file, or else the innermost one."""
+        own = [f for f in self.frames if task_file(f["file"]) in TASK_FILES]
+        found = own or self.frames
+        return found[-1] if found else None
+
+    def place(self) -> str:
+        """Return `file, line N, in function`, or nothing when no frame is the student's."""
+        frame = self._frame()
+        if frame is None:
+            return ""
+        function = frame["function"]
+        inside = f", in {function}" if function and function != "<module>" else ""
+        return f"{frame['file']}, line {frame['line']}{inside}"
+
+
+def task_file(path: str) -> str:
+    """Return the name of a file without folders and `.py`."""
+    return path.rsplit("/", 1)[-1].removesuffix(".py")
