@@ -20,6 +20,7 @@ examples:
   python -m grader grade solution
   python -m grader grade submission.zip --out reports/anna
   python -m grader check 2 --tree starter
+  python -m grader watch --tree starter
 """
 PASSED, NOT_PASSED, CANNOT_GRADE, GRADER_FAILED = 0, 1, 2, 3
 
@@ -44,10 +45,13 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--format", choices=["text", "json"], default="text", help="what to print")
     _shared(one)
     quick = commands.add_parser("check", help="a quick look at the parts, without the gates")
-    quick.add_argument("tasks", nargs="*", metavar="TASK", help="task ids such as 2 or 2.1")
-    quick.add_argument("--tree", type=Path, help="the tree to check (starter, or solution)")
+    _student(quick)
+    quick.add_argument("--out", type=Path, help="folder for results.json; default: none is kept")
     quick.add_argument("--seed", type=int, help=argparse.SUPPRESS)
     _shared(quick)
+    live = commands.add_parser("watch", help="check again whenever a file of the tree is saved")
+    _student(live)
+    _isolation(live)
     known = commands.add_parser("verify", help="grade submissions whose verdict is known")
     known.add_argument("names", nargs="*", metavar="NAME", help="names of cases; default: all")
     known.add_argument("--kind", choices=["wrong", "right", "hostile"], help="only this kind")
@@ -81,6 +85,11 @@ def _shard(text: str) -> tuple[int, int]:
 def _shared(command: argparse.ArgumentParser) -> None:
     _isolation(command)
     command.add_argument("--quiet", action="store_true", help="print the verdict only")
+
+
+def _student(command: argparse.ArgumentParser) -> None:
+    command.add_argument("tasks", nargs="*", metavar="TASK", help="task ids such as 2 or 2.1")
+    command.add_argument("--tree", type=Path, help="the tree to check (starter, or solution)")
 
 
 def _isolation(command: argparse.ArgumentParser) -> None:
@@ -118,7 +127,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"cannot grade: {error}", file=sys.stderr)
         return CANNOT_GRADE
     except KeyboardInterrupt:
-        print("stopped; what was found so far is kept in results.json", file=sys.stderr)
+        if options.command != "watch":
+            print("stopped; what was found so far is kept in results.json", file=sys.stderr)
         return 130
 
 
@@ -139,54 +149,46 @@ def _grade(options: argparse.Namespace) -> int:
     lab = settings.load()
     # The workers load torch while this process imports what it needs itself.
     with Workshop(sandbox.choose(options.isolation), lab.limits) as workshop:
-        return _graded(options, lab, workshop)
+        if options.command == "grade":
+            return _graded(options, lab, workshop)
+        from grader import quick, watch
+
+        run = quick.check if options.command == "check" else watch.watch
+        return run(options, lab, workshop)
 
 
 def _graded(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> int:
     from rich.console import Console
 
-    from grader import engine, terminal
+    from grader import engine, report_html, terminal
 
-    path = options.path if options.command == "grade" else options.tree or default_tree()
-    full = options.command == "grade"
-    name = path.resolve().name.removesuffix(".zip").removesuffix(".tar.gz")
-    folder = Path("reports") / (name if full else f"{name}-check")
+    name = options.path.resolve().name.removesuffix(".zip").removesuffix(".tar.gz")
+    out = options.out or Path("reports") / name
     request = engine.Request(
-        path=path,
-        out=(options.out if full and options.out else folder),
+        path=options.path,
+        out=out,
         seed=options.seed,
-        keep_going=full and options.keep_going,
-        tasks=None if full or not options.tasks else frozenset(options.tasks),
-        gates=4 if full else 0,
-        scale=full and options.scale,
+        keep_going=options.keep_going,
+        scale=options.scale,
     )
-    as_json = full and options.format == "json"
+    as_json = options.format == "json"
     console = Console(stderr=as_json, highlight=False)
     with engine.Referee(lab, workshop=workshop) as referee:
         with terminal.Progress(console, quiet=options.quiet or as_json) as progress:
             tree = referee.grade(request, progress)
+    report_html.write(tree, out / "report.html")
     if as_json:
         print(json.dumps(tree, indent=2, ensure_ascii=False))
     else:
-        console.print(terminal.verdict(tree, request.out / "results.json"))
-    return exit_code(tree, full=full)
+        console.print(terminal.verdict(tree, out))
+    return exit_code(tree)
 
 
-def default_tree() -> Path:
-    """Return the tree a student works in, or the solution where there is no starter."""
-    return next((p for p in map(Path, ("starter", "solution")) if p.is_dir()), Path("starter"))
-
-
-def exit_code(tree: dict[str, object], *, full: bool) -> int:
+def exit_code(tree: dict[str, object]) -> int:
     """Return the exit code that belongs to a result."""
     if tree["grader_error"]:
         return GRADER_FAILED
-    if full:
-        return PASSED if tree["passed"] else NOT_PASSED
-    parts = tree["parts"]
-    assert isinstance(parts, list)
-    bad = [c for p in parts for c in p["checks"] if c["status"] != "passed"]
-    return NOT_PASSED if bad else PASSED
+    return PASSED if tree["passed"] else NOT_PASSED
 
 
 if __name__ == "__main__":

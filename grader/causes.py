@@ -141,9 +141,6 @@ DECODER_BLOCK: Causes = {
                       "cross-attention.", _CROSS),
     "cross_query_bypass": ("cross-attention asks with what self-attention returned, past its "
                            "branch.", _CROSS),
-    "cross_reads_target": ("cross-attention looks at the target, not at the memory.", _CROSS),
-    "cross_reads_block_input": ("cross-attention looks at the block's input, not at the memory.",
-                                _CROSS),
     "attentions_exchanged": ("self_attention and cross_attention are exchanged.", _CROSS),
     "self_attention_used_twice": ("self_attention also stands in for cross_attention.", _CROSS),
     "cross_before_self": ("cross-attention runs before self-attention.", _ORDER),
@@ -156,6 +153,9 @@ DECODER_BLOCK: Causes = {
 
 # What only a memory as long as the target can hide.
 SAME_LENGTH: Causes = {
+    "cross_reads_target": ("cross-attention looks at the target, not at the memory.", _CROSS),
+    "cross_reads_block_input": ("cross-attention looks at the block's input, not at the memory.",
+                                _CROSS),
     "score_bias_on_cross": ("score_bias reaches cross-attention too.", _CROSS),
     "residual_from_memory": ("the memory is added in the cross-attention branch, not the target's "
                              "own stream.", _PATH),
@@ -187,6 +187,9 @@ ENCODER: Causes = STACK | {
 DECODER: Causes = STACK | {
     "target_valid_not_handed_on": ("padded target tokens are attended to.", _HANDED),
     "memory_valid_not_handed_on": ("padded positions of the memory are attended to.", _HANDED),
+}  # fmt: skip
+
+MEMORY: Causes = {
     "memory_replaced": ("blocks after the first read another block's output as the memory.",
                         _HANDED),
 }  # fmt: skip

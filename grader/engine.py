@@ -35,15 +35,17 @@ class Request:
     """What to grade and how.
 
     `gates` is the number of the last gate that runs; `scale` opens the larger size behind them.
+    Without `out` nothing is written; `known` outcomes of an earlier run stand beside the new ones.
     """
 
     path: Path
-    out: Path
+    out: Path | None = None
     seed: int | None = None
     keep_going: bool = False
     tasks: frozenset[str] | None = None
     gates: int = 4
     scale: bool = False
+    known: tuple[Outcome, ...] = ()
 
 
 class Referee:
@@ -106,10 +108,10 @@ class Referee:
             gates=request.gates,
             scale=request.scale,
             before_training=self.workshop.launcher.warm,
+            outcomes=list(request.known),
         )
         report = Report(self.settings, self.isolation, staged, request, seed, inspected.flags)
-        path = request.out / "results.json"
-        write_json(path, report.tree(job.outcomes, complete=False))
+        report.write(job.outcomes)
 
         def heard(event: dict[str, Any]) -> None:
             listen(event)
@@ -118,13 +120,11 @@ class Referee:
                 if flag not in report.flags:
                     report.flags.append(flag)
             if event["kind"] == "end":
-                write_json(path, report.tree(job.outcomes, complete=False))
+                report.write(job.outcomes)
 
         job.listen = heard
         job.outcomes += run_checks(job)
-        tree = report.tree(job.outcomes, complete=True)
-        write_json(path, tree)
-        return tree
+        return report.write(job.outcomes, complete=True)
 
 
 def originals() -> Path:
@@ -154,6 +154,8 @@ def run_checks(job: Job) -> list[Outcome]:
     trouble = ""
     try:
         code = pytest.main(arguments, plugins=[plugin])
+        if code is pytest.ExitCode.INTERRUPTED:
+            raise KeyboardInterrupt
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             trouble = f"pytest ended with {code!r}"
     except WorkersUnavailable as error:
@@ -205,6 +207,13 @@ class Report:
         self.request = request
         self.seed = seed
         self.flags = flags
+
+    def write(self, outcomes: list[Outcome], *, complete: bool = False) -> dict[str, Any]:
+        """Write `results.json` where it was asked for, and return the tree."""
+        tree = self.tree(outcomes, complete=complete)
+        if self.request.out is not None:
+            write_json(self.request.out / "results.json", tree)
+        return tree
 
     def tree(self, outcomes: list[Outcome], *, complete: bool) -> dict[str, Any]:
         """Return the whole tree; `complete` is False until every check has ended."""

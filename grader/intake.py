@@ -31,8 +31,9 @@ class Staged:
         files: staged paths, such as "transformer/masks.py", and their bytes.
         sha256: of the sorted paths and bytes as they came.
         notes: sentences for the student.
-        missing: task files that did not come, and a sentence on each.
-        tasks: the names of the files that are the student's, those of stretch tasks included.
+        missing: the student's files that did not come, and a sentence on each.
+        tasks: the names of the files with required tasks.
+        stretch: the names of the further files that are the student's.
         given: staged paths that hold the original given code.
         weights: files beside the code that look like trained weights; not staged.
     """
@@ -44,6 +45,7 @@ class Staged:
     notes: list[str]
     missing: dict[str, str]
     tasks: tuple[str, ...]
+    stretch: tuple[str, ...] = ()
     given: frozenset[str] = frozenset()
     weights: tuple[str, ...] = ()
 
@@ -61,6 +63,8 @@ def stage(path: Path, destination: Path, settings: Settings) -> Staged:
         IntakeError: nothing was found that can be graded.
     """
     tasks = tuple(dict.fromkeys(stub.file for stub in settings.points.stubs))
+    optional = dict.fromkeys(stub.file for stub in settings.points.stretch)
+    stretch = tuple(name for name in optional if name not in tasks)
     entries = list_entries(path, settings.staging)
     if not entries:
         raise IntakeError(f"{path} is empty: expected {wanted(tasks)}")
@@ -82,8 +86,9 @@ def stage(path: Path, destination: Path, settings: Settings) -> Staged:
         files=files,
         sha256=_digest(files),
         notes=notes,
-        missing=_missing(files, tasks, beside),
-        tasks=(*tasks, *(stub.file for stub in settings.points.stretch)),
+        missing=_missing(files, (*tasks, *stretch), beside),
+        tasks=tasks,
+        stretch=stretch,
         weights=tuple(f.path for f in found if f.name.lower().endswith(_WEIGHTS)),
     )
 
@@ -95,11 +100,13 @@ def overlay_given(staged: Staged, original: Path) -> Staged:
         staged: what `stage` returned.
         original: a folder that holds the complete package, such as the starter.
     """
-    source = original / PACKAGE
+    theirs = {f"{PACKAGE}/{name}" for name in staged.tasks}
+    # The rest of the package needs a stretch file even where its task was not tried.
+    theirs |= {f"{PACKAGE}/{name}" for name in staged.stretch} & set(staged.files)
     given = {
-        f"{PACKAGE}/{file.relative_to(source).as_posix()}": file.read_bytes()
-        for file in sorted(source.rglob("*.py"))
-        if file.name not in staged.tasks
+        name: file.read_bytes()
+        for file in sorted((original / PACKAGE).rglob("*.py"))
+        if (name := file.relative_to(original).as_posix()) not in theirs
     }
     # A folder norms/ would be imported instead of norms.py.
     stems = {name.removesuffix(".py") + "/" for name in given}
@@ -142,7 +149,7 @@ def _read(chosen: list[Found], depth: int, limits: Staging) -> dict[str, bytes]:
 
 
 def _missing(files: dict[str, bytes], tasks: tuple[str, ...], names: list[str]) -> dict[str, str]:
-    """Return a sentence on each task file that did not come."""
+    """Return a sentence on each file of the student's that did not come."""
     missing = {}
     for task in tasks:
         if f"{PACKAGE}/{task}" in files:

@@ -102,6 +102,7 @@ class Plugin:
         wanted = [item for item in items if self._wanted(place_of(item))]
         items[:] = sorted(wanted, key=lambda item: place_of(item).order)
         self.job.planned = [item.nodeid for item in items]
+        self.job.listen({"kind": "plan", "checks": len(items)})
 
     def _wanted(self, place: Place) -> bool:
         if place.gate:

@@ -80,6 +80,7 @@ def inspect(staged: Staged) -> Inspected:
             for use, name in _forbidden(sources, module, is_task=module.stem in tasks):
                 line = getattr(use.node, "lineno", 1)
                 parts = _parts(sources, tasks, use)
+                parts += [module.stem] if module.file in staged.stretch else []
                 breaches |= {Breach(module.file, line, name, part) for part in parts}
                 if not parts:
                     text = f"{module.file}, line {line} uses {name}, but no part was seen to"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import rich.progress
 from rich.console import Console, Group
-from rich.live import Live
 from rich.padding import Padding
-from rich.spinner import Spinner
-from rich.table import Table
+from rich.progress import BarColumn, SpinnerColumn, TextColumn
+from rich.table import Column, Table
 from rich.text import Text
 
 from grader.result import clean_text
@@ -36,56 +37,127 @@ class Progress:
         """Write to `console`."""
         self.console = console
         self.quiet = quiet
-        self.live: Live | None = None
+        self.bars: Bars | None = None
+        self.checks = 0
+        self.ended = 0
         self.title = ""
-        self.said = 0
+        self.pace = Pace()
 
     def __enter__(self) -> Progress:
-        """Start the live line where there is a terminal."""
+        """Start the bars where there is a terminal."""
         if self.console.is_terminal and not self.quiet:
-            self.live = Live(Spinner("line", "starting"), console=self.console, transient=True)
-            self.live.start()
+            self.bars = Bars(self.console)
+            self.bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take the live line away."""
-        if self.live:
-            self.live.stop()
+        """Take the bars away."""
+        if self.bars:
+            self.bars.stop()
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Take one event of the run."""
         if self.quiet:
             return
-        if event["kind"] == "start":
-            self.title = event["title"]
-            self.said = 0
-            self._show(self.title)
+        if event["kind"] == "plan":
+            self.checks = event["checks"]
+        elif event["kind"] == "start":
+            self.title = clean_text(event["title"])
+            self.pace = Pace()
+            self._show()
         elif event["kind"] == "progress":
             self._progress(event)
-        elif event["kind"] == "end" and self.live is None:
-            outcome = event["outcome"]
-            mark = MARKS[str(outcome.status)][0]
-            name = outcome.stub or outcome.gate
-            self._line(f"{mark:>9}  {name}  {clean_text(event['title'])}")
+        elif event["kind"] == "end":
+            self.ended += 1
+            self._show()
+            if self.bars is None:
+                outcome = event["outcome"]
+                name = outcome.stub or outcome.gate
+                self._line(f"{MARKS[str(outcome.status)][0]:>9}  {name}  {event['title']}")
+
+    def _show(self) -> None:
+        if self.bars:
+            self.bars.show_checks(self.title, self.ended, self.checks)
 
     def _progress(self, event: dict[str, Any]) -> None:
         done, total = event["done"], event["total"]
-        what = event.get("what", "steps")
-        self._show(f"{self.title}  {done}/{total} {what}")
-        if self.live is None and done * 5 // total > self.said:
-            self.said = done * 5 // total
-            self._line(f"           {done}/{total} {what}")
-
-    def _show(self, text: str) -> None:
-        if self.live:
-            self.live.update(Spinner("line", Text(clean_text(text))))
+        words = self.pace.words(done, total, event.get("what", "steps"), event.get("loss"))
+        if self.bars:
+            self.bars.show_steps(words, done, total)
+        elif self.pace.is_due(done, total):
+            self._line(f"           {words}")
 
     def _line(self, text: str) -> None:
-        self.console.print(Text(text), soft_wrap=True)
+        self.console.print(Text(clean_text(text)), soft_wrap=True)
 
 
-def verdict(tree: Mapping[str, Any], where: Path) -> Group:
-    """Return the verdict of a `results.json` tree, as something rich can print."""
+class Pace:
+    """How fast long work goes, and when a plain line about it is due."""
+
+    LINES = 5
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start the clock."""
+        self.clock = clock
+        self.began = clock()
+        self.said = 0
+
+    def words(self, done: int, total: int, what: str, loss: float | None = None) -> str:
+        """Return "60/300 training steps, loss 0.41, 12 s left"."""
+        words = [f"{done}/{total} {what}"]
+        if loss is not None:
+            words.append(f"loss {loss:.3g}")
+        if 0 < done < total:
+            words.append(f"{(self.clock() - self.began) / done * (total - done):.0f} s left")
+        return ", ".join(words)
+
+    def is_due(self, done: int, total: int) -> bool:
+        """Tell whether another fifth of the work is done."""
+        before, self.said = self.said, done * self.LINES // max(total, 1)
+        return self.said > before
+
+
+class Bars:
+    """Two bars at the foot of a terminal: the checks, and the steps of the one that runs."""
+
+    NARROW = 60
+
+    def __init__(self, console: Console) -> None:
+        """Draw on `console`; a narrow one gets no bars, only words."""
+        text = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True,
+                          overflow="ellipsis"), markup=False)  # fmt: skip
+        bar = [BarColumn(bar_width=20)] if console.width >= self.NARROW else []
+        self.progress = rich.progress.Progress(
+            SpinnerColumn("line"), *bar, text, console=console, transient=True, expand=True
+        )
+        self.checks = self.progress.add_task("starting", total=None)
+        self.steps = self.progress.add_task("", total=None, visible=False)
+
+    def start(self) -> None:
+        """Begin to draw."""
+        self.progress.start()
+
+    def stop(self) -> None:
+        """Take the bars away."""
+        self.progress.stop()
+
+    def show_checks(self, title: str, done: int, total: int) -> None:
+        """Show which check runs."""
+        count = f"{done}/{total}  " if total else ""
+        self.progress.update(
+            self.checks, description=f"{count}{title}", completed=done, total=total or None
+        )
+        self.progress.update(self.steps, visible=False)
+
+    def show_steps(self, words: str, done: int, total: int) -> None:
+        """Show how far long work is."""
+        self.progress.update(
+            self.steps, description=words, completed=done, total=total, visible=True
+        )
+
+
+def verdict(tree: Mapping[str, Any], folder: Path) -> Group:
+    """Return the verdict of a `results.json` tree in `folder`, as something rich can print."""
     rows: list[Any] = [_heading(tree), Text()]
     rows.append(_table("Parts", tree["parts"]))
     rows.append(_table("Gates", tree["gates"]))
@@ -106,7 +178,8 @@ def verdict(tree: Mapping[str, Any], where: Path) -> Group:
                 style="yellow",
             )
         )
-    rows += [Text(), _sentence(tree), Text(f"full result: {where}", style="dim")]
+    files = f"report: {folder / 'report.html'}   all figures: {folder / 'results.json'}"
+    rows += [Text(), _sentence(tree), Text(files, style="dim", overflow="fold")]
     return Group(*rows)
 
 

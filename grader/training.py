@@ -20,7 +20,7 @@ TRAINED, UNTRAINED, SCRAMBLED = "trained", "untrained", "scrambled"
 CONTROL_ROWS = 128
 YARDSTICK_STEPS = 8
 # A step of the lab's own loop costs this many steps of the yardstick.
-LAB_LOOP = 1.0
+LAB_LOOP = 1.3
 
 Values = dict[str, np.ndarray]
 

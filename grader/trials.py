@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.compare import TOLERANCE, agrees, fail, judge
+from grader.compare import agrees, fail, judge
 from grader.expectations import Ask, Expected
 from grader.parts import TOLERANCE_FLOAT32, Case, Trial, ask, real, returned, sure
 from grader.result import CheckFailed
@@ -136,32 +136,27 @@ def _localise(
             "Look for dropout that ignores eval() or the configured rate.",
             failure.evidence,
         )
-    name = _first_wrong(first["records"][0], trial.expect(expected, case), trial, case)
-    if name is None:
-        return
-    known = failure.diagnosis
-    code, words = "sublayer_misfed", f"The first wrong value comes out of {name}"
-    if not name:
-        code, words = "sublayers_misjoined", "Every sub-layer's own output is right"
-    fail(
-        code,
-        trial.part,
-        f"{known.cause} {words}.",
-        f"Look at what {name} is given, and when. {known.advice}"
-        if name
-        else f"Look at what is done with what the sub-layers return. {known.advice}",
-        failure.evidence | {"first_wrong": name},
-    )
+    found = _first_wrong(first["records"][0], trial.expect(expected, case), trial, case)
+    if found is not None:
+        code, words = found
+        known = failure.diagnosis
+        fail(code, trial.part, f"{known.cause} {words}", known.advice, failure.evidence)
 
 
-def _first_wrong(records: Any, right: Expected, trial: Trial, case: Case) -> str | None:
-    """Return the first sub-layer whose output is wrong, "" if none is, None if that is unknown."""
+def _first_wrong(records: Any, right: Expected, trial: Trial, case: Case) -> tuple[str, str] | None:
+    """Say which sub-layer's output is the first that is wrong, as a code and a sentence."""
     seen = records if isinstance(records, dict) else {}
+    if not trial.sublayers or not seen:
+        return None
     for name in trial.sublayers:
-        value = seen.get(name)
-        if not isinstance(value, np.ndarray) or value.shape != right[name].shape:
-            return None
-        shown, wanted = real(value, case.valid), real(right[name], case.valid)
-        if not agrees(shown, wanted, max(TOLERANCE, TOLERANCE_FLOAT32)):
-            return name
-    return "" if trial.sublayers else None
+        value, wanted = seen.get(name), real(right[name], case.valid)
+        if value is None:
+            return "sublayer_not_called", f"Nothing was seen of {name}: it was not called."
+        whole = isinstance(value, np.ndarray) and value.shape == wanted.shape
+        if not whole or not agrees(real(value, case.valid), wanted, TOLERANCE_FLOAT32):
+            return "sublayer_misfed", (
+                f"The first wrong value comes out of {name}: look at what it is given, and when."
+            )
+    return "sublayers_misjoined", (
+        "What every sub-layer returns is right: look at what is done with it."
+    )

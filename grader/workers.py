@@ -16,15 +16,10 @@ from typing import Any, NamedTuple
 import psutil
 
 from grader import frames, sandbox
-from grader.launchers import (
-    START_S,
-    ForkLauncher,
-    Launcher,
-    SpareLauncher,
-    WorkersUnavailable,
-    clean_environment,
-)
+from grader.fork_launcher import ForkLauncher
+from grader.launchers import START_S, Launcher, WorkersUnavailable, clean_environment
 from grader.settings import Limits
+from grader.spare_launcher import SpareLauncher
 
 
 class WorkerLost(Exception):

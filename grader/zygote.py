@@ -8,6 +8,7 @@ the worker's connection, and its first frame says which plan and tree.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import select
@@ -158,9 +159,16 @@ def become_only_worker(connection: socket.socket) -> None:
         return
 
 
+def take_over(place: str) -> socket.socket:
+    """Return the socket that was handed down: by descriptor, or described on standard input."""
+    if sys.platform == "win32":
+        return socket.fromshare(base64.b64decode(sys.stdin.readline()))
+    return socket.socket(fileno=int(place))
+
+
 def main() -> None:
     """Preload, say so, and serve."""
-    control = socket.socket(fileno=int(sys.argv[1]))
+    control = take_over(sys.argv[1])
     preload()
     if "warm" in sys.argv[2:]:
         warm()

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-import textwrap
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from grader import sandbox
-from grader.sandbox import isolation, landlock, processes, seccomp
+from grader.sandbox import isolation, landlock, seccomp
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the layers need a POSIX system")
 
@@ -66,7 +61,7 @@ ATTEMPTS = {
     "start a program": "subprocess.run(['/bin/true'])",
     "leave by posix_spawn": "os.posix_spawn('/bin/true', ['true'], {})",
     "make a user namespace": "check(libc.unshare(0x10000000))",
-    "make a namespace by clone": "check(libc.syscall(CLONE, 0x10000000 | 17, 0, 0, 0, 0)) or os._exit(0)",
+    "clone into a namespace": "check(libc.syscall(CLONE, 0x10000011, 0, 0, 0, 0)) or os._exit(0)",
     "keep memory in a nameless file": "os.memfd_create('x')",
     "keep a shared segment": "check(libc.shmget(0, 4096, 0o1600))",
     "change a file's mode": "os.chmod(SECRET, 0o644)",
@@ -79,7 +74,7 @@ ATTEMPTS = {
     "raise its own limits": "resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))",
 }
 HONEST = {
-    "write in scratch": "os.makedirs('a/b'); open('a/b/x', 'w').write('x'); os.rename('a/b/x', 'y')",
+    "write in scratch": "os.makedirs('a/b'); open('a/x', 'w'); os.rename('a/x', 'a/b/y')",
     "remove in scratch": "open('z', 'w').close(); os.remove('z')",
     "temporary file": "tempfile.TemporaryFile().write(b'x')",
     "touch": "pathlib.Path('touched').touch(); pathlib.Path('touched').touch()",
@@ -89,14 +84,15 @@ HONEST = {
     "randomness": "os.urandom(8); open('/dev/urandom', 'rb').read(1)",
     "devices": "open('/dev/null', 'w').write('x')",
     "own status": "open('/proc/self/status').read(); open('/proc/cpuinfo').read()",
-    "own signal": "signal.signal(signal.SIGUSR1, lambda *_: None); os.kill(os.getpid(), signal.SIGUSR1)",
+    "own signal": "signal.signal(signal.SIGUSR1, print); os.kill(os.getpid(), signal.SIGUSR1)",
     "clocks": "time.sleep(0.001); time.process_time()",
     "own limits": "resource.getrlimit(resource.RLIMIT_AS)",
     "pipes": "os.pipe(); socket.socketpair",
     "modest memory": "bytearray(64 << 20)",
 }
 SCRIPT = """
-import ctypes, json, os, pathlib, resource, signal, socket, subprocess, sys, tempfile, threading, time
+import ctypes, json, os, pathlib, resource, signal, socket, subprocess, sys, tempfile
+import threading, time
 sys.path.insert(0, ROOT)
 from grader.sandbox import Plan, enter
 libc = ctypes.CDLL(None, use_errno=True)
@@ -213,7 +209,7 @@ BY_SECCOMP = [
     "start a program",
     "leave by posix_spawn",
     "make a user namespace",
-    "make a namespace by clone",
+    "clone into a namespace",
     "keep memory in a nameless file",
     "keep a shared segment",
     "change a file's mode",
@@ -275,9 +271,7 @@ def test_attempts_are_real_where_nothing_blocks_them(seen: Callable[[str], dict[
         pytest.param("landlock+seccomp", marks=[needs_landlock, needs_seccomp]),
     ],
 )
-def test_honest_code_is_not_hindered(
-    layers: str, seen: Callable[[str], dict[str, str]]
-) -> None:
+def test_honest_code_is_not_hindered(layers: str, seen: Callable[[str], dict[str, str]]) -> None:
     answers = seen(layers)
     assert {name: answers[name] for name in HONEST} == dict.fromkeys(HONEST, "open")
 
@@ -318,9 +312,7 @@ def in_child(action: Callable[[], None]) -> str:
     return text
 
 
-def test_requested_layer_that_fails_raises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requested_layer_that_fails_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(landlock, "abi", lambda: 0)
     plan = sandbox.Plan(scratch=str(tmp_path), landlock=True)
     text = in_child(lambda: print(sandbox.enter(plan)))
@@ -349,219 +341,3 @@ def test_uid_layer_names_a_folder_that_the_other_user_cannot_read(tmp_path: Path
 def test_plan_survives_json() -> None:
     plan = sandbox.Plan("/s", ("/a", "/b"), True, True, 7, 11, 13, 17, 19, 23)
     assert sandbox.Plan.from_json(plan.to_json()) == plan
-
-
-def test_close_other_fds_keeps_only_what_is_named() -> None:
-    code = """
-        import os, sys
-        sys.path.insert(0, ROOT)
-        from grader.sandbox import close_other_fds
-        kept, other = os.open('/dev/null', 0), os.open('/dev/null', 0)
-        high = os.dup2(other, 200)
-        close_other_fds({0, 1, 2, kept})
-        os.fstat(kept)
-        for closed in (other, high):
-            try:
-                os.fstat(closed)
-            except OSError:
-                print('closed')
-    """
-    text = f"ROOT = {str(ROOT)!r}\n" + textwrap.dedent(code)
-    done = subprocess.run([sys.executable, "-I", "-c", text], capture_output=True, check=True)
-    assert done.stdout.split() == [b"closed", b"closed"]
-
-
-# The filter, run by a small interpreter: also for the architecture we are not on. -----------------
-
-
-def verdict(machine: str, number: int, argument: int = 0, architecture: int | None = None) -> str:
-    """Return what the filter answers to a call of process 4217."""
-    if architecture is None:
-        architecture = seccomp._AUDIT_NAMES[machine]
-    data = {0: number, 4: architecture, 16: argument & 0xFFFFFFFF}
-    code, at, value = seccomp.program(machine, 4217), 0, 0
-    while True:
-        kind, if_true, if_false, operand = code[at]
-        at += 1
-        if kind == seccomp._LOAD:
-            value = data[operand]
-        elif kind == seccomp._AND:
-            value &= operand
-        elif kind == seccomp._JUMP_EQUAL:
-            at += if_true if value == operand else if_false
-        elif kind == seccomp._JUMP_FROM:
-            at += if_true if value >= operand else if_false
-        else:
-            names = {seccomp._ALLOW: "allow", seccomp._REFUSE: "EPERM", seccomp._ABSENT: "ENOSYS"}
-            return names[operand]
-
-
-MACHINES = pytest.mark.parametrize(("machine", "column"), [("x86_64", 0), ("aarch64", 1)])
-
-
-@MACHINES
-def test_filter_refuses_every_listed_call_and_no_other(machine: str, column: int) -> None:
-    refused = {pair[column] for pair in seccomp.REFUSED.values()} - {None}
-    special = {pair[column] for pair in [*seccomp.ONLY_SELF.values(), *seccomp.CLONE.values()]}
-    found = {n for n in range(500) if n not in special and verdict(machine, n) != "allow"}
-    assert found == refused
-
-
-@MACHINES
-def test_filter_allows_threads_but_no_processes(machine: str, column: int) -> None:
-    number = seccomp.CLONE["clone"][column]
-    thread = 0x003D0F00  # what the C library asks for
-    assert verdict(machine, number, thread) == "allow"
-    assert verdict(machine, number, signal.SIGCHLD) == "EPERM"
-    for namespace in (0x10000000, 0x20000, 0x40000000):
-        assert verdict(machine, number, thread | namespace) == "EPERM"
-    assert verdict(machine, seccomp.CLONE["clone3"][column]) == "ENOSYS"
-
-
-@MACHINES
-@pytest.mark.parametrize("name", sorted(seccomp.ONLY_SELF))
-def test_filter_allows_calls_on_oneself_only(machine: str, column: int, name: str) -> None:
-    number = seccomp.ONLY_SELF[name][column]
-    assert [verdict(machine, number, pid) for pid in (0, 4217)] == ["allow", "allow"]
-    assert [verdict(machine, number, pid) for pid in (1, 4216, -1)] == ["EPERM"] * 3
-
-
-def test_filter_refuses_the_other_doors_to_the_kernel() -> None:
-    assert verdict("x86_64", 0x40000000) == "EPERM"
-    assert verdict("x86_64", 1, architecture=0x40000003) == "EPERM"
-    assert verdict("aarch64", 64, architecture=0x40000028) == "EPERM"
-
-
-@pytest.mark.parametrize("name", [*seccomp.REFUSED, *seccomp.ONLY_SELF, *seccomp.CLONE])
-def test_filter_numbers_agree_with_libseccomp(name: str) -> None:
-    try:
-        library = ctypes.CDLL("libseccomp.so.2")
-    except OSError:
-        pytest.skip("libseccomp.so.2, which knows the numbers, is not installed")
-    table = seccomp.REFUSED | seccomp.ONLY_SELF | seccomp.CLONE
-    for token, number in zip(seccomp._AUDIT_NAMES.values(), table[name], strict=True):
-        found = library.seccomp_syscall_resolve_name_arch(ctypes.c_uint32(token), name.encode())
-        if found == -1:
-            pytest.skip(f"this libseccomp does not know {name}")
-        assert (found if found >= 0 else None) == number
-
-
-# Process trees -------------------------------------------------------------------------------------
-
-
-def alive(pid: int) -> bool:
-    return not processes._ended(pid)
-
-
-DAEMON = """
-import os, sys, time
-sys.path.insert(0, ROOT)
-from grader import sandbox
-sandbox.become_subreaper()
-worker = os.fork()
-if worker == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            print(os.getpid(), flush=True)
-            time.sleep(60)
-        os._exit(0)
-    time.sleep(AFTER)
-    os._exit(0)
-print(worker, flush=True)
-time.sleep(60)
-"""
-
-
-@needs_linux
-@pytest.mark.parametrize("worker_stays", [True, False])
-def test_kill_tree_ends_a_daemon_that_left_its_session(worker_stays: bool) -> None:
-    text = f"ROOT = {str(ROOT)!r}; AFTER = {60 if worker_stays else 0}\n{DAEMON}"
-    zygote = subprocess.Popen([sys.executable, "-I", "-c", text], stdout=subprocess.PIPE, text=True)
-    assert zygote.stdout is not None
-    pids = [int(zygote.stdout.readline()) for _ in range(2)]
-    if not worker_stays:
-        time.sleep(0.05)
-    assert sum(alive(pid) for pid in pids) == (2 if worker_stays else 1)
-    sandbox.kill_tree(zygote.pid)
-    zygote.wait()
-    zygote.stdout.close()
-    assert not any(alive(pid) for pid in pids)
-
-
-@needs_linux
-def test_kill_tree_ends_a_fork_bomb() -> None:
-    bomb = "import os, time\nfor _ in range(5): os.fork()\nprint('x', flush=True)\ntime.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-I", "-c", bomb], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    sandbox.kill_tree(process.pid)
-    process.wait()
-    assert process.stdout.read() is not None  # ends only when the last holder of the pipe is gone
-    process.stdout.close()
-    assert processes.children_of(process.pid) == []
-
-
-def test_kill_tree_of_a_dead_process_is_harmless() -> None:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    sandbox.kill_tree(process.pid)
-
-
-@needs_linux
-def test_worker_dies_with_its_parent(tmp_path: Path) -> None:
-    code = """
-        import os, sys, time
-        sys.path.insert(0, ROOT)
-        from grader import sandbox
-        if os.fork() == 0:
-            sandbox.enter(sandbox.Plan(SCRATCH))
-            print(os.getpid(), flush=True)
-            time.sleep(60)
-        time.sleep(60)
-    """
-    text = f"ROOT = {str(ROOT)!r}; SCRATCH = {str(tmp_path)!r}\n" + textwrap.dedent(code)
-    parent = subprocess.Popen([sys.executable, "-I", "-c", text], stdout=subprocess.PIPE)
-    assert parent.stdout is not None
-    worker = int(parent.stdout.readline())
-    assert alive(worker)
-    parent.kill()
-    parent.wait()
-    assert parent.stdout.read() == b""
-    parent.stdout.close()
-    assert not alive(worker)
-
-
-@needs_linux
-def test_limit_of_tasks_stops_a_fork_bomb_of_another_user(tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        uid = isolation._free_uid()
-        os.chown(tmp_path, uid, uid)
-        for folder in tmp_path.parents[:2]:
-            folder.chmod(0o755)
-    else:
-        uid = None
-    before = processes.count_tasks(os.getuid() if uid is None else uid)
-
-    def bomb() -> None:
-        sandbox.enter(sandbox.Plan(str(tmp_path), uid=uid, tasks=before + 7))
-        for _ in range(40):
-            if os.fork() == 0:
-                signal.pause()
-
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            bomb()
-        except OSError as error:
-            os.write(write_end, errno.errorcode[error.errno or 0].encode())
-        finally:
-            os._exit(0) if os.getsid(0) != os.getpid() else signal.pause()
-    os.close(write_end)
-    found = os.read(read_end, 99)
-    sandbox.kill_tree(pid)
-    os.waitpid(pid, 0)
-    os.close(read_end)
-    assert found == b"EAGAIN"

@@ -32,7 +32,8 @@ CONFIG = ProbeConfig(d_model=15, num_heads=3, dropout=0.5)
 BATCH, LENGTH, KEYS = 2, 5, 7
 EARLIER = ("1.2", "1.3", "2.1", "2.2")
 STEPS = "Follow the hints in the docstring one by one: project, split, mask, attend, merge."
-EVERY_ROW = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
+# A hole among the real tokens: under a causal mask no real token sees padding at the end.
+EVERY_ROW = np.array([[1, 1, 1, 1, 1], [1, 0, 1, 1, 0]], bool)
 ONE_ROW = np.array([[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]], bool)
 
 
@@ -82,10 +83,16 @@ def test_multi_head_attention_obeys_every_mask(
     mask[..., 0] = True
     bias = rng.child("bias").uniform((1, CONFIG.num_heads, LENGTH, KEYS), -2.0, 2.0)
     narrow = mask[:, 0, :, :LENGTH]
+    padded = {"query": query, "key_valid": EVERY_ROW, "query_valid": EVERY_ROW}
     cases = (
-        Case("self-attention under a causal mask and padding",
-             {"query": query, "key_valid": EVERY_ROW, "query_valid": EVERY_ROW, "causal": True},
-             EVERY_ROW, without(causes.MASKS, ("attention_mask_ignored", "bias_ignored"))),
+        Case("self-attention under a causal mask", {"query": query, "causal": True},
+             causes=chosen(causes.MASKS, "causal_ignored")),
+        Case("self-attention with padding", padded, EVERY_ROW,
+             chosen(causes.MASKS, "key_valid_on_queries", "key_valid_ignored",
+                    "mask_of_other_rows")),
+        Case("self-attention under a causal mask and padding", padded | {"causal": True}, EVERY_ROW,
+             chosen(causes.MASKS, "causal_lost_with_padding", "key_valid_lost_with_causal",
+                    "masks_or")),
         Case("self-attention with a mask per row", {"query": query, "attention_mask": narrow},
              causes=chosen(causes.MASKS, "attention_mask_ignored")),
         Case("cross-attention with a mask, padded keys and score_bias",

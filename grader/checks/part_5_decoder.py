@@ -18,7 +18,8 @@ from grader.trials import silenced, try_modules
 
 BASE = ProbeConfig(d_model=6, num_heads=2, d_ff=7)
 BATCH, LENGTH, KEYS = 2, 5, 7
-TARGET = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
+# A hole among the real tokens: under a causal mask no real token sees padding at the end.
+TARGET = np.array([[1, 1, 1, 1, 1], [1, 0, 1, 1, 0]], bool)
 MEMORY = np.array([[1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 0]], bool)
 ONE_ROW = np.array([[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]], bool)
 EARLIER = ("1.2", "1.3", "2.1", "2.2", "2.3", "3.1")
@@ -62,7 +63,7 @@ def test_decoder_block_looks_back_then_at_the_memory(
         what = f"the {placement}-norm block"
         speaking = (
             Case(what, inputs | {"score_bias": bias(rng)},
-                 causes=causes.DECODER_BLOCK | causes.SAME_LENGTH | branches),
+                 causes=causes.SAME_LENGTH | causes.DECODER_BLOCK | branches),
             Case(f"{what} with a longer memory", longer, causes=causes.DECODER_BLOCK),
         )  # fmt: skip
         silent = Case(f"{what} with silent sub-layers", inputs, causes=branches)
@@ -102,17 +103,12 @@ def test_decoder_runs_every_block_in_order(
         weights = rng.child("weights").weights(parameter_shapes(config, "decoder"))
         plain = {"x": tokens(rng, "x"), "memory": tokens(rng, "memory", KEYS)}
         masked = plain | {"target_valid": TARGET, "memory_valid": MEMORY, "score_bias": bias(rng)}
-        slips = {k: v for k, v in causes.DECODER.items() if "handed_on" not in k
-                 and not k.startswith("score_bias")}  # fmt: skip
+        slips = {k: v for k, v in causes.STACK.items() if not k.startswith("score_bias")}
         cases = (
-            Case(f"the {placement}-norm decoder", plain, None, slips),
-            Case(
-                f"the {placement}-norm decoder with padding and score_bias",
-                masked,
-                TARGET,
-                causes.DECODER,
-            ),
-        )
+            Case(f"the {placement}-norm decoder", plain, None, slips | causes.MEMORY),
+            Case(f"the {placement}-norm decoder with padding and score_bias", masked, TARGET,
+                 causes.DECODER),
+        )  # fmt: skip
         trials.append(Trial("decoder", "decoder.Decoder", config, weights, cases, ("x", "memory"),
                             ("blocks.0", "blocks.1", "blocks.2")))  # fmt: skip
     with built_on("decoder", findings, *EARLIER, "5.1"):

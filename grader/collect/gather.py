@@ -1,0 +1,249 @@
+"""From claims on files to submissions, and from a submission to a path that can be staged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from grader.collect.layouts import Claim, Layout, stem_of
+from grader.collect.model import Collected, Piece, Report, Student, digest, one_line, safe_key
+from grader.collect.source import Source
+from grader.entries import IntakeError, list_entries
+from grader.settings import Settings
+
+# An archive may carry this many times what is staged of it.
+_ROOM = 16
+_RESUBMITTED = re.compile(r"-\d+(?=\.[^.]+\Z)")
+_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00")
+_MOST_NAME = 255
+
+
+class Placed(NamedTuple):
+    """A path for `grader.intake.stage`, and sentences on what was done to get it."""
+
+    path: Path
+    notes: list[str]
+
+
+def gather(source: Source, layout: Layout, settings: Settings) -> tuple[list[Collected], Report]:
+    """Turn the claims of a layout into submissions, sorted by key."""
+    report = Report(layout.name, layout.why, notes=list(layout.notes))
+    report.ignored = [one_line(name) for name in layout.ignored]
+    groups: dict[str, list[Claim]] = {}
+    for claim in layout.claims:
+        groups.setdefault(claim.key, []).append(claim)
+    submissions = []
+    taken: set[str] = set()
+    for raw in sorted(groups):
+        key = safe_key(raw)
+        if key.casefold() in taken:
+            key = f"{key}-{digest(raw)}"
+        taken.add(key.casefold())
+        submissions.append(_gather_one(source, key, groups[raw], settings, report))
+    report.refused = [one_line(text) for text in source.refused]
+    report.submissions = len(submissions)
+    report.late = [one.who for one in submissions if one.late]
+    return sorted(submissions, key=lambda one: one.key), report
+
+
+def _gather_one(
+    source: Source, key: str, claims: list[Claim], settings: Settings, report: Report
+) -> Collected:
+    students = tuple(dict.fromkeys(s for claim in claims for s in claim.students))
+    if len(students) > 1 and all(len(claim.students) <= 1 for claim in claims):
+        students = (_richest(students),)
+    one = Collected(
+        key,
+        students,
+        None,
+        late=any(claim.late for claim in claims) if claims[0].late is not None else None,
+        notes=tuple(dict.fromkeys(note for claim in claims for note in claim.notes)),
+        upload=next((claim.upload for claim in claims if claim.upload), ""),
+    )
+    latest = max(claim.attempt for claim in claims)
+    files = [claim for claim in claims if claim.attempt == latest and not claim.text]
+    notes = list(one.notes)
+    if len({claim.attempt for claim in claims}) > 1:
+        notes.append(f"several attempts: the latest, {one_line(latest)}, is graded")
+        report.duplicated.append(f"{one.who}: {notes[-1]}")
+    if any(claim.text for claim in claims) and not files:
+        report.unreadable.append(f"{one.who}: a text or a link, no files")
+        return replace(one, notes=(*notes, "a text or a link was handed in, no files"))
+    whole = [claim for claim in files if not claim.target]
+    if len(whole) > 1:
+        left = ", ".join(one_line(claim.path) for claim in whole[1:])
+        notes.append(f"came more than once: {one_line(whole[0].path)} is graded, not {left}")
+        report.duplicated.append(f"{one.who}: {notes[-1]}")
+    files = whole[:1] or files
+    try:
+        return _resolve(source, replace(one, notes=tuple(notes)), files, settings, report)
+    except IntakeError as error:
+        report.unreadable.append(f"{one.who}: {one_line(str(error))}")
+        return replace(one, notes=(*notes, one_line(str(error))))
+
+
+def _richest(students: Sequence[Student]) -> Student:
+    """Return the one of several readings of a student that says most."""
+    return max(students, key=lambda s: (bool(s.platform_id), len(s.name), s.name, s.ids))
+
+
+def _resolve(
+    source: Source, one: Collected, files: list[Claim], settings: Settings, report: Report
+) -> Collected:
+    """Find what is to be staged: a folder or archive where it lies, or pieces to unpack."""
+    points = settings.points
+    expected = {s.file for s in points.stubs} | {s.file for s in points.stretch}
+    pieces = []
+    notes = list(one.notes)
+    for claim in files:
+        found = source.pieces(claim.path)
+        if claim.target:
+            target = _original(claim.target, expected)
+            if target != claim.target:
+                notes.append(f"{one_line(claim.target)} is {target}, which the platform renamed")
+                report.renamed.append(f"{one.who}: {notes[-1]}")
+            found = [Piece(target, piece.read) for piece in found]
+        pieces += found
+    pieces, refused = _safe(pieces)
+    notes += refused
+    report.refused += [f"{one.who}: {note}" for note in refused]
+    containers = [p for p in pieces if stem_of(p.path)]
+    has_code = any(p.path.rsplit("/", 1)[-1] in expected for p in pieces)
+    _survey(one, pieces, containers, report)
+    only = files[0] if len(files) == 1 else None
+    here = source.location(only.path) if only else None
+    if only and only.folder and containers and not has_code:
+        notes.append(f"an archive within the folder was opened: {one_line(containers[0].path)}")
+        report.nested.append(f"{one.who}: {notes[-1]}")
+        here = here / containers[0].path if here and len(containers) == 1 else None
+    elif only and only.folder:
+        pieces = [piece for piece in pieces if piece not in containers]
+    elif only and only.target and not containers:
+        here = None
+    if here:
+        return replace(one, path=here, notes=tuple(notes))
+    return replace(one, pieces=tuple(pieces), notes=tuple(notes))
+
+
+def _original(name: str, expected: set[str]) -> str:
+    """Undo a platform's "-1" where that gives a file that is expected."""
+    plain = _RESUBMITTED.sub("", name)
+    return plain if plain in expected else name
+
+
+def _safe(pieces: list[Piece]) -> tuple[list[Piece], list[str]]:
+    """Leave out pieces whose path leads elsewhere, cannot be stored, or comes twice."""
+    kept: dict[str, Piece] = {}
+    notes = []
+    for piece in pieces:
+        parts = piece.path.split("/")
+        if any(p in ("", ".", "..") or "\\" in p or "\x00" in p for p in parts):
+            notes.append(f"left out for its unsafe path: {one_line(piece.path)}")
+        elif max(len(p.encode("utf-8", "surrogateescape")) for p in parts) > _MOST_NAME:
+            notes.append(f"left out, its name is too long: {one_line(piece.path)[:60]}...")
+        elif piece.path in kept:
+            notes.append(f"came twice, the first is used: {one_line(piece.path)}")
+        else:
+            kept[piece.path] = piece
+    return list(kept.values()), notes
+
+
+def _survey(one: Collected, pieces: list[Piece], containers: list[Piece], report: Report) -> None:
+    """Report what will not be gradable."""
+    if not containers and not any(p.path.endswith(".py") for p in pieces):
+        report.unreadable.append(f"{one.who}: no Python file, notebook or archive")
+    for piece in containers:
+        name = one_line(piece.path)
+        try:
+            head = piece.read(265)
+        except Exception as error:  # whatever a damaged zip provokes
+            report.unreadable.append(f"{one.who}: {name} cannot be read ({error})")
+            continue
+        if name.lower().endswith(".ipynb"):
+            fits = head.lstrip().startswith((b"{", b"\xef\xbb\xbf{"))
+        else:
+            fits = head.startswith(_SIGNATURES) or head[257:262] == b"ustar"
+        if not fits:
+            report.unreadable.append(f"{one.who}: {name} is not what its name says")
+
+
+def place(one: Collected, folder: Path, settings: Settings) -> Placed:
+    """Return the submission's path, unpacking into `folder` what does not lie ready.
+
+    Args:
+        one: what `collect` returned.
+        folder: new or empty; nothing is written outside it.
+        settings: hold the limits.
+
+    Raises:
+        IntakeError: there is nothing to grade, it is too large, or it cannot be read.
+    """
+    if one.path is not None:
+        return Placed(one.path, [])
+    if not one.pieces:
+        raise IntakeError(one.notes[-1] if one.notes else "nothing was handed in")
+    folder.mkdir(parents=True, exist_ok=True)
+    containers = [p for p in one.pieces if stem_of(p.path)]
+    writer = _Writer(folder, one.key, settings)
+    if len(containers) == 1 and not any(p.path.endswith(".py") for p in one.pieces):
+        return Placed(writer.write(containers[0]), [])
+    for piece in one.pieces:
+        if piece not in containers:
+            writer.write(piece)
+    for piece in containers:
+        writer.unpack(piece)
+    return Placed(folder / one.key, writer.notes)
+
+
+class _Writer:
+    """Writes files below a folder and counts them."""
+
+    def __init__(self, folder: Path, key: str, settings: Settings) -> None:
+        self.folder = folder
+        self.key = key
+        self.limits = settings.staging
+        self.left = _ROOM * settings.staging.max_total_kib * 1024
+        self.count = 0
+        self.notes: list[str] = []
+
+    def write(self, piece: Piece, suffix: str = "") -> Path:
+        """Write one file below the folder called as the submission."""
+        self.count += 1
+        try:
+            content = piece.read(self.left + 1)
+        except IntakeError:
+            raise
+        except Exception as error:  # whatever a damaged zip provokes
+            raise IntakeError(f"{one_line(piece.path)} cannot be read: {error}") from None
+        self.left -= len(content)
+        if self.left < 0 or self.count > self.limits.max_archive_entries:
+            raise IntakeError(
+                f"the submission holds more than {self.limits.max_archive_entries} files or "
+                f"{_ROOM * self.limits.max_total_kib >> 10} MiB: hand in the lab's files only"
+            )
+        path = self.folder / (self.key + suffix) / piece.path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() and path.read_bytes() != content:
+                self.notes.append(f"{one_line(piece.path)} came twice: the loose file is used")
+            else:
+                path.write_bytes(content)
+        except OSError as error:
+            name = one_line(piece.path)[:60]
+            raise IntakeError(f"{name} cannot be stored: {error.strerror or error}") from None
+        return path
+
+    def unpack(self, container: Piece) -> None:
+        """Write the files of an archive or notebook, one level deep."""
+        name = container.path.rsplit("/", 1)[-1]
+        path = self.write(Piece(name, container.read), suffix=".archives")
+        found = list_entries(path, self.limits)
+        self.notes.append(f"{one_line(container.path)} was opened")
+        pieces = [Piece(entry.path, entry.read) for entry in found if entry.kind == "file"]
+        kept, refused = _safe(pieces)
+        self.notes += refused
+        for piece in kept:
+            self.write(piece)

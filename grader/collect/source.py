@@ -1,0 +1,232 @@
+"""A class as it lies there: a folder or one big zip, listed by names; contents are read later."""
+
+from __future__ import annotations
+
+import functools
+import os
+import stat
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from grader.collect.model import CollectError, Piece
+from grader.entries import list_entries
+from grader.settings import Staging
+
+# A class of 10,000 with 50 files each; more is no class.
+MOST_MEMBERS = 500_000
+JUNK = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini", "__pycache__"})
+
+
+class Source(Protocol):
+    """Files by their paths; a path may be a folder's."""
+
+    refused: list[str]
+
+    def tops(self) -> dict[str, bool]:
+        """Return the names at the top, and whether each is a folder."""
+
+    def files(self) -> Iterator[str]:
+        """Yield the paths of all files."""
+
+    def pieces(self, path: str) -> list[Piece]:
+        """Return the files of a folder, by paths within it, or the one file, by its name."""
+
+    def has(self, path: str) -> bool:
+        """Tell whether a file or folder lies at `path`."""
+
+    def location(self, path: str) -> Path | None:
+        """Return where `path` lies on disk, or None."""
+
+
+def is_junk(name: str) -> bool:
+    """Tell whether a name is an operating system's or editor's own."""
+    return name in JUNK or name.startswith((".", "~$"))
+
+
+class FolderSource:
+    """A folder of submissions."""
+
+    def __init__(self, root: Path, limits: Staging) -> None:
+        """List nothing yet."""
+        self.root = root
+        self.limits = limits
+        self.refused: list[str] = []
+
+    def tops(self) -> dict[str, bool]:
+        """Return the names at the top; links are not followed."""
+        found = {}
+        for entry in os.scandir(self.root):
+            if is_junk(entry.name):
+                continue
+            if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
+                self.refused.append(f"{entry.name}: a link or special file")
+            else:
+                found[entry.name] = entry.is_dir()
+        return dict(sorted(found.items()))
+
+    def files(self) -> Iterator[str]:
+        """Yield the paths of all files, in order."""
+        for folder, names, files in os.walk(self.root):
+            names[:] = sorted(name for name in names if not is_junk(name))
+            for name in sorted(files):
+                path = Path(folder, name)
+                if not is_junk(name) and stat.S_ISREG(path.lstat().st_mode):
+                    yield path.relative_to(self.root).as_posix()
+
+    def pieces(self, path: str) -> list[Piece]:
+        """Return the files below `path`.
+
+        Raises:
+            IntakeError: the folder cannot be read, or holds more than a submission may.
+        """
+        here = self.root / path
+        if here.is_dir():
+            found = list_entries(here, self.limits)
+            return [Piece(entry.path, entry.read) for entry in found if entry.kind == "file"]
+        return [Piece(here.name, functools.partial(_read_file, here))]
+
+    def has(self, path: str) -> bool:
+        """Tell whether something lies there."""
+        return (self.root / path).exists()
+
+    def location(self, path: str) -> Path | None:
+        """Return the path on disk."""
+        return self.root / path
+
+
+def _read_file(path: Path, size: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(size)
+
+
+class ZipSource:
+    """One zip with all submissions, its wrapping folder left out."""
+
+    def __init__(self, path: Path) -> None:
+        """List the members.
+
+        Raises:
+            CollectError: it is no zip that can be read, or holds too much.
+        """
+        self.path = path
+        self.refused: list[str] = []
+        self.members: dict[str, int] = {}
+        self.folders: dict[str, list[str]] = {}
+        try:
+            members = open_zip(path).infolist()
+        except Exception as error:  # zipfile raises whatever a malformed field provokes
+            raise CollectError(f"{path} is no zip that can be read: {error}") from None
+        if len(members) > MOST_MEMBERS:
+            raise CollectError(f"{path} holds more than {MOST_MEMBERS} files: is it one class?")
+        safe = {}
+        for index, member in enumerate(members):
+            parts = tuple(member.filename.split("/"))
+            mode = member.external_attr >> 16
+            if member.is_dir() or any(is_junk(part) for part in parts):
+                continue
+            if not _is_safe(parts) or (stat.S_IFMT(mode) and not stat.S_ISREG(mode)):
+                self.refused.append(f"{member.filename}: an unsafe path or a special file")
+            else:
+                safe[parts] = index
+        self._index(_unwrapped(safe))
+
+    def _index(self, members: dict[tuple[str, ...], int]) -> None:
+        for parts, index in sorted(members.items()):
+            name = "/".join(parts)
+            self.members[name] = index
+            self.folders.setdefault(parts[0] if len(parts) > 1 else "", []).append(name)
+
+    def tops(self) -> dict[str, bool]:
+        """Return the names at the top."""
+        found = dict.fromkeys((name for name in self.folders if name), True)
+        found.update(dict.fromkeys(self.folders.get("", []), False))
+        return dict(sorted(found.items()))
+
+    def files(self) -> Iterator[str]:
+        """Yield the paths of all files."""
+        return iter(self.members)
+
+    def pieces(self, path: str) -> list[Piece]:
+        """Return the files below `path`."""
+        if path in self.members:
+            return [Piece(path.rsplit("/", 1)[-1], self._reader(path))]
+        prefix = f"{path}/"
+        top = self.folders.get(path.split("/")[0], [])
+        return [
+            Piece(name.removeprefix(prefix), self._reader(name))
+            for name in top
+            if name.startswith(prefix)
+        ]
+
+    def _reader(self, name: str) -> functools.partial[bytes]:
+        return functools.partial(_read_member, self.path, self.members[name])
+
+    def has(self, path: str) -> bool:
+        """Tell whether a file or a folder lies there."""
+        return path in self.members or bool(self.pieces(path))
+
+    def location(self, path: str) -> Path | None:
+        """Return None: nothing lies on disk."""
+        return None
+
+
+@functools.lru_cache(maxsize=2)
+def open_zip(path: Path) -> zipfile.ZipFile:
+    """Return the zip, open for reading; the directory of a large one is read once only."""
+    return zipfile.ZipFile(path)
+
+
+def _read_member(path: Path, index: int, size: int) -> bytes:
+    archive = open_zip(path)
+    with archive.open(archive.infolist()[index]) as file:
+        return file.read(size)
+
+
+def _is_safe(parts: tuple[str, ...]) -> bool:
+    """Tell whether a member's path stays where it belongs, on any system."""
+    bad = any(part in ("", ".", "..") or "\\" in part or "\x00" in part for part in parts)
+    return not bad and not parts[0].endswith(":")
+
+
+def _unwrapped(members: dict[tuple[str, ...], int]) -> dict[tuple[str, ...], int]:
+    """Leave out one folder that wraps everything, unless it looks like a single submission."""
+    roots = {parts[0] for parts in members}
+    if len(roots) != 1 or any(len(parts) < 3 and parts[-1].endswith(".py") for parts in members):
+        return members
+    if any(len(parts) == 1 for parts in members):
+        return members
+    return {parts[1:]: index for parts, index in members.items()}
+
+
+def open_source(path: Path, limits: Staging) -> Source:
+    """Open a folder or zip of submissions.
+
+    Raises:
+        CollectError: it does not exist, cannot be read, or is neither.
+    """
+    if path.is_dir():
+        return _folder(path, limits)
+    if not path.exists():
+        raise CollectError(f"{path} does not exist: expected a folder or .zip of submissions")
+    if not zipfile.is_zipfile(path):
+        raise CollectError(f"{path} is neither a folder nor a zip: unpack it into a folder first")
+    return ZipSource(path)
+
+
+def _folder(path: Path, limits: Staging) -> FolderSource:
+    """Open a folder, or the one folder in it that wraps all submissions."""
+    source = FolderSource(path, limits)
+    try:
+        tops = source.tops()
+        if list(tops.values()) == [True]:
+            inner = FolderSource(path / next(iter(tops)), limits)
+            names = inner.tops()
+            if sum(names.values()) + sum(n.endswith(".zip") for n in names) >= 2 or any(
+                name == "submission_metadata.yml" for name in names
+            ):
+                return inner
+    except OSError as error:
+        raise CollectError(f"{path} cannot be read: {error.strerror or error}") from None
+    return source

@@ -1,0 +1,278 @@
+"""Fills the gradebook that Canvas or Moodle exported, in place, and packs feedback for upload.
+
+Only the cells of this assignment's grade change: delimiter, byte-order mark, quoting, line ends,
+decimal comma and every other cell stay as they were. A row is matched by the platform's own id;
+a student who has none is matched by another id or the address, then by name. A match that is not
+unique is no match.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from grader.csvtext import Cell, Table, read_table
+from grader.matching import Grade, Reader, match, name_key
+from grader.platforms.common import exact
+from grader.result import number
+
+_TITLE_ID = re.compile(r"(?s)(.*\S)\s+\((\d+)\)")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)?")
+_IDENTIFIER = re.compile(r"\D+?(\d+)")
+_MAXIMUM = "Maximum Grade"
+
+__all__ = ["Filled", "Grade", "GradebookError", "feedback_zip", "fill_canvas", "fill_moodle"]
+
+
+class GradebookError(ValueError):
+    """A gradebook that cannot be filled; the message says what was expected and found."""
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Where a gradebook keeps its own id, other ids and addresses, and the name."""
+
+    own: int
+    others: list[int]
+    name: list[int]
+
+    def steps(self, table: Table, grades: Sequence[Grade]) -> list[tuple[Reader, Reader]]:
+        """Return how grades and rows are matched.
+
+        Who has a platform id is matched by it or not at all: a namesake is somebody else.
+        """
+
+        def unnumbered(i: int, keys: Iterable[str]) -> list[str]:
+            return [] if grades[i].platform_id else list(keys)
+
+        def other(k: int) -> tuple[Reader, Reader]:
+            return (
+                lambda i: unnumbered(i, map(str.casefold, grades[i].ids)),
+                lambda row: [_value(table, row, k).casefold()],
+            )
+
+        def own_of(row: int) -> list[str]:
+            text = _value(table, row, self.own)
+            found = _IDENTIFIER.fullmatch(text)
+            return [found[1] if found else text]
+
+        def name_of(row: int) -> list[str]:
+            return [name_key(" ".join(_value(table, row, k) for k in self.name))]
+
+        own: tuple[Reader, Reader] = (lambda i: [grades[i].platform_id], own_of)
+        name: tuple[Reader, Reader] = (
+            lambda i: unnumbered(i, [name_key(grades[i].name)]),
+            name_of,
+        )
+        return [own, *map(other, self.others), name]
+
+
+@dataclass
+class Filled:
+    """The gradebook with its grades, and who did not come into it."""
+
+    data: bytes = b""
+    filled: int = 0
+    unmatched: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def fill_canvas(data: bytes, grades: Sequence[Grade], assignment: str | None = None) -> Filled:
+    """Fill a Canvas gradebook export.
+
+    Args:
+        data: the exported CSV.
+        grades: one for each student.
+        assignment: heading, title or id of the column; it may be left out where only one fits.
+
+    Raises:
+        GradebookError: it is no Canvas gradebook, the column is unclear, or its points differ.
+        CsvError: it is no CSV at all.
+    """
+    table = read_table(data, "the Canvas gradebook")
+    heads = table.values(0)
+    named = heads[:1] == ["Student"] or heads[:2] == ["LastName", "FirstName"]
+    if not named or "ID" not in heads or not any("Section" in head for head in heads):
+        raise GradebookError(
+            "expected a Canvas gradebook with the columns Student, ID and Section, got "
+            + _few(heads)
+        )
+    column = _canvas_column(heads, assignment)
+    rows = range(1, len(table.rows))
+    extra = [i for i in rows if _canvas_extra(table.values(i))]
+    for i in extra:
+        possible = _value(table, i, column)
+        if "read only" in possible:
+            raise GradebookError(f"{heads[column]} is read only in Canvas")
+        if "Points Possible" in table.rows[i][0].value and _NUMBER.fullmatch(possible):
+            _check_points(possible, grades, heads[column])
+    columns = _Columns(
+        own=heads.index("ID"),
+        others=[heads.index(h) for h in ("SIS User ID", "SIS Login ID") if h in heads],
+        name=[0, 1] if heads[0] == "LastName" else [0],
+    )
+    return _fill(table, [i for i in rows if i not in extra], columns, column, grades)
+
+
+def fill_moodle(data: bytes, grades: Sequence[Grade], grade_column: str | None = None) -> Filled:
+    """Fill a Moodle grading worksheet.
+
+    Args:
+        data: the downloaded CSV, its headings in any language.
+        grades: one for each student.
+        grade_column: the heading of the grade; it may be left out where it can be found.
+
+    Raises:
+        GradebookError: it is no worksheet, the column is unclear, or its maximum grade differs.
+        CsvError: it is no CSV at all.
+    """
+    table = read_table(data, "the Moodle grading worksheet")
+    heads = table.values(0)
+    students = list(range(1, len(table.rows)))
+    cells = {head: [_value(table, i, k) for i in students] for k, head in enumerate(heads)}
+    identifier = next(
+        (h for h in heads if cells[h] and all(_IDENTIFIER.fullmatch(v) for v in cells[h])), None
+    )
+    if identifier is None:
+        raise GradebookError(
+            "expected a Moodle grading worksheet, whose first column holds identifiers such as "
+            f"Participant 123, got the columns {_few(heads)}"
+        )
+    column, maximum = _moodle_columns(heads, cells, grades, grade_column)
+    if maximum is not None:
+        for value in sorted(set(filter(None, cells[heads[maximum]]))):
+            _check_points(value, grades, heads[column])
+    locked = heads.index("Grade can be changed") if "Grade can be changed" in heads else None
+    closed = [i for i in students if locked is not None and _value(table, i, locked) == "No"]
+    address = [h for h in heads if any("@" in value for value in cells[h])]
+    columns = _Columns(
+        own=heads.index(identifier),
+        others=[heads.index(h) for h in ("ID number", *address[:1]) if h in heads],
+        name=[heads.index("Full name") if "Full name" in heads else min(1, len(heads) - 1)],
+    )
+    open_rows = [i for i in students if i not in closed]
+    filled = _fill(table, open_rows, columns, column, grades)
+    if closed:
+        filled.notes.append(f"{len(closed)} rows whose grade cannot be changed were left alone")
+    return filled
+
+
+def feedback_zip(items: Iterable[tuple[str, str, bytes]]) -> bytes:
+    """Pack feedback for upload.
+
+    Args:
+        items: for each file the submission's `upload` prefix (see grader.collect), a file name
+            and its content. Canvas takes names with its ids in them, Moodle folders as it sent
+            them; both prefixes come out of their own download.
+
+    Returns:
+        A zip, the same bytes for the same items.
+    """
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for prefix, name, content in sorted(items):
+            member = zipfile.ZipInfo(prefix + name, (1980, 1, 1, 0, 0, 0))
+            member.external_attr = 0o100644 << 16
+            member.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(member, content)
+    return out.getvalue()
+
+
+def _canvas_column(heads: list[str], assignment: str | None) -> int:
+    titles = {k: _TITLE_ID.fullmatch(head) for k, head in enumerate(heads)}
+    found = {k: match for k, match in titles.items() if match}
+    if assignment is None:
+        fits = list(found)
+    else:
+        wanted = assignment.strip()
+        fits = [k for k, m in found.items() if wanted in (heads[k], m[1], m[2])]
+    if len(fits) == 1:
+        return fits[0]
+    titled = _few([heads[k] for k in found]) or "none"
+    what = f"the assignment {assignment!r}" if assignment else "one assignment"
+    raise GradebookError(f"expected {what} among the columns with an id, got {titled}: name one")
+
+
+def _canvas_extra(values: list[str]) -> bool:
+    """Tell whether a row holds points or posting policies, not a student."""
+    policy = all(re.fullmatch(r"(?i)(Muted|Manual Posting.*)?", value) for value in values)
+    return "Points Possible" in values[0] or policy
+
+
+def _moodle_columns(
+    heads: list[str], cells: dict[str, list[str]], grades: Sequence[Grade], wanted: str | None
+) -> tuple[int, int | None]:
+    """Return the columns of the grade and of the maximum, by name or by what they hold."""
+    if wanted is not None:
+        if heads.count(wanted) != 1:
+            raise GradebookError(f"expected a column {wanted!r}, got {_few(heads)}")
+        column = heads.index(wanted)
+        behind = heads[column + 1 : column + 2]
+        return column, column + 1 if behind and _constant(cells[behind[0]]) else None
+    if "Grade" in heads:
+        return heads.index("Grade"), heads.index(_MAXIMUM) if _MAXIMUM in heads else None
+    # Moodle puts the maximum right behind the grade, whatever the language.
+    constant = [k for k, head in enumerate(heads) if k and _constant(cells[head])]
+    if len(constant) == 1:
+        return constant[0] - 1, constant[0]
+    raise GradebookError(f"which column holds the grade? name one of {_few(heads)}")
+
+
+def _constant(values: list[str]) -> bool:
+    return len(set(values)) == 1 and _NUMBER.fullmatch(values[0]) is not None
+
+
+def _check_points(text: str, grades: Sequence[Grade], head: str) -> None:
+    possible = Fraction(text.replace(",", "."))
+    for grade in grades:
+        if exact(grade.max_score, "max_score") != possible:
+            raise GradebookError(
+                f"{head} has {text} points in the gradebook and {grade.max_score} in the lab: set "
+                "the assignment's points to the lab's, and export the gradebook again"
+            )
+
+
+def _fill(
+    table: Table, rows: list[int], columns: _Columns, column: int, grades: Sequence[Grade]
+) -> Filled:
+    matched = match(len(grades), rows, columns.steps(table, grades))
+    out = Filled()
+    comma = _decimal_comma(table)
+    values: dict[Cell, str] = {}
+    for index, grade in enumerate(grades):
+        row = matched.get(index)
+        if row is None:
+            out.unmatched.append(grade.who)
+        elif grade.score is None:
+            out.notes.append(f"{grade.who} has no score: the cell was left alone")
+        elif len(table.rows[row]) <= column:
+            out.notes.append(f"the row of {grade.who} is shorter than the headings: left alone")
+        elif table.rows[row][column].value.strip().upper() == "EX":
+            out.notes.append(f"{grade.who} is excused: the cell was left alone")
+        else:
+            text = str(number(exact(grade.score, f"the score of {grade.who}")))
+            values[table.rows[row][column]] = text.replace(".", ",") if comma else text
+    out.data = table.changed(values)
+    out.filled = len(values)
+    return out
+
+
+def _decimal_comma(table: Table) -> bool:
+    values = [cell.value.strip() for row in table.rows[1:] for cell in row]
+    decimals = [value for value in values if re.fullmatch(r"\d+[.,]\d+", value)]
+    commas = sum("," in value for value in decimals)
+    return commas * 2 > len(decimals) if decimals else table.delimiter == ";"
+
+
+def _value(table: Table, row: int, column: int) -> str:
+    cells = table.rows[row]
+    return cells[column].value.strip() if column < len(cells) else ""
+
+
+def _few(heads: Iterable[str]) -> str:
+    named = [head for head in heads if head]
+    return ", ".join(named[:8]) + (", ..." if len(named) > 8 else "")

@@ -1,0 +1,109 @@
+"""The witness of a verdict as rows of a label and a short text, for the terminal and the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from grader.result import clean_text
+
+LONGEST = 200
+MOST_ITEMS = 24
+# Drawn as pictures, or the machine's circumstances rather than the submission's.
+UNTOLD = {
+    "influence", "pattern", "difference_per_position", "difference_by_sublayer", "gradient_norms",
+    "loss_curve", "accuracy_by_length", "token_accuracy_by_position", "attention", "example",
+    "frames", "frozen", "sharpened", "dtype", "weights", "mode", "num_layers", "model", "batch",
+    "trained_largest_forbidden", "generate_disagrees",
+}  # fmt: skip
+LABELS = {
+    "index": "first place that differs",
+    "got": "got",
+    "changed": "token changed",
+    "position": "position that moved",
+    "moved": "moved by",
+    "largest_difference": "largest difference",
+    "tolerance": "allowed",
+    "ratio": "times the allowed",
+    "first_sublayer": "shows first in",
+    "first_wrong": "first wrong at",
+    "places_that_differ": "places that differ",
+    "row": "row of the batch",
+    "form": "what was done",
+    "not_trained": "never trained",
+    "parameters": "without a gradient",
+    "finite_difference": "change of the loss",
+    "exact_match": "held-out rows answered",
+    "exact_match_wanted": "wanted",
+    "attempts": "rows answered, by attempt",
+    "untrained_exact_match": "answered before training",
+    "scrambled_exact_match": "answered with scrambled weights",
+    "ended": "rows that end",
+    "right_but_for_the_end": "rows right but for their end",
+    "teacher_forced_tokens": "next tokens right when forced",
+}
+
+
+def rows(evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what the evidence says in words: (label, text), pictures left to others."""
+    found = [
+        (LABELS.get(key, clean_text(key).replace("_", " ")), short(value))
+        for key, value in evidence.items()
+        if key not in UNTOLD
+    ]
+    setting = circumstances(evidence)
+    return ([("asked of", setting)] if setting else []) + [(k, v) for k, v in found if v]
+
+
+def circumstances(evidence: Mapping[str, Any]) -> str:
+    """Return in one phrase which model was asked, and how."""
+    if "model" not in evidence:
+        return ""
+    words = [str(evidence["model"]).replace("_", "-").replace("seq2seq", "encoder-decoder")]
+    if "num_layers" in evidence:
+        words.append(f"{evidence['num_layers']} layer{'s' * (evidence['num_layers'] != 1)}")
+    words += [str(evidence[k]) for k in ("mode", "batch") if k in evidence]
+    if evidence.get("weights") == "trained":
+        words.append("trained weights")
+    if evidence.get("sharpened"):
+        words.append("sharpened weights")
+    return cut(", ".join(words))
+
+
+def short(value: Any) -> str:
+    """Return `value` on one line of limited length."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, Mapping):
+        return cut("; ".join(f"{k}: {short(v)}" for k, v in list(value.items())[:MOST_ITEMS]))
+    if isinstance(value, list):
+        shown = " ".join(short(v) for v in value[:MOST_ITEMS])
+        more = len(value) - MOST_ITEMS
+        return cut(shown) + (f" and {more} more" if more > 0 else "")
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return cut(str(value))
+
+
+def cut(text: str, longest: int = LONGEST) -> str:
+    """Return cleaned text on one line, cut where it grows too long."""
+    line = " ".join(clean_text(text).split())
+    return line if len(line) <= longest else line[: longest - 4] + " ..."
+
+
+def place_of_error(evidence: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return file name and line of the student's last frame, where code raised."""
+    frames = evidence.get("frames")
+    if not isinstance(frames, list) or not frames or not isinstance(frames[-1], Mapping):
+        return None
+    line = str(frames[-1].get("line", ""))
+    name = str(frames[-1].get("file", "")).rsplit("/", 1)[-1]
+    return (name, int(line)) if line.isdecimal() and len(line) < 7 else None
+
+
+def number(value: Any) -> float:
+    """Return a number of the evidence, NaN for what is none ("nan", "inf", None)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return math.nan
+    return float(value)
