@@ -95,6 +95,7 @@ def clean_environment(scratch: Path) -> dict[str, str]:
 
 
 def tree_resident(pid: int) -> int:
+    """Return the resident memory of a process and of everything below it, in bytes."""
     total = 0
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)

@@ -1,4 +1,4 @@
-"""Workers that were started fresh and have loaded torch while they waited, where a fork is unsafe."""
+"""Workers started fresh, that load torch while they wait: for where a fork is unsafe."""
 
 from __future__ import annotations
 
