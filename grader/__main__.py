@@ -22,6 +22,7 @@ examples:
   python -m grader check 2 --tree starter
   python -m grader watch --tree starter
 """
+FORMATS = "gradescope, github, classroom, markdown, junit, nbgrader, prairielearn, autolab"
 PASSED, NOT_PASSED, CANNOT_GRADE, GRADER_FAILED = 0, 1, 2, 3
 
 
@@ -42,7 +43,10 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--scale", action="store_true", help="then train the larger size, if all four gates passed"
     )
-    one.add_argument("--format", choices=["text", "json"], default="text", help="what to print")
+    one.add_argument(
+        "--format", type=_formats, action="extend", metavar="NAME[,NAME]", default=[],
+        help=f"json prints the result; written beside it: {FORMATS}",
+    )  # fmt: skip
     _shared(one)
     quick = commands.add_parser("check", help="a quick look at the parts, without the gates")
     _student(quick)
@@ -52,6 +56,13 @@ def parser() -> argparse.ArgumentParser:
     live = commands.add_parser("watch", help="check again whenever a file of the tree is saved")
     _student(live)
     _isolation(live)
+    other = commands.add_parser("export", help="write a results.json in other platforms' formats")
+    other.add_argument("result", type=Path, metavar="RESULTS.json")
+    other.add_argument(
+        "--format", type=_formats, action="extend", metavar="NAME[,NAME]", required=True,
+        help=FORMATS,
+    )  # fmt: skip
+    other.add_argument("--out", type=Path, help="folder (that of RESULTS.json)")
     known = commands.add_parser("verify", help="grade submissions whose verdict is known")
     known.add_argument("names", nargs="*", metavar="NAME", help="names of cases; default: all")
     known.add_argument("--kind", choices=["wrong", "right", "hostile"], help="only this kind")
@@ -72,6 +83,15 @@ def parser() -> argparse.ArgumentParser:
     margins.add_argument("--write-docs", action="store_true", help="rewrite docs/calibration.md")
     commands.add_parser("doctor", help="what this machine offers: isolation, versions")
     return top
+
+
+def _formats(text: str) -> list[str]:
+    """Read a comma list of what to print or export."""
+    names = [name.strip() for name in text.split(",")]
+    unknown = [n for n in names if n not in ("text", "json", *FORMATS.split(", "))]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"expected {FORMATS}, got {unknown[0]!r}")
+    return names
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -107,6 +127,10 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(doctor.text(), end="")
         return PASSED
+    if options.command == "export":
+        from grader.platforms import command
+
+        return command.main(options)
     if options.command == "calibrate":
         from grader import calibrate
 
@@ -160,7 +184,7 @@ def _grade(options: argparse.Namespace) -> int:
 def _graded(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> int:
     from rich.console import Console
 
-    from grader import engine, report_html, terminal
+    from grader import engine, platforms, report_html, terminal
 
     name = options.path.resolve().name.removesuffix(".zip").removesuffix(".tar.gz")
     out = options.out or Path("reports") / name
@@ -171,12 +195,13 @@ def _graded(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> i
         keep_going=options.keep_going,
         scale=options.scale,
     )
-    as_json = options.format == "json"
+    as_json = "json" in options.format
     console = Console(stderr=as_json, highlight=False)
     with engine.Referee(lab, workshop=workshop) as referee:
         with terminal.Progress(console, quiet=options.quiet or as_json) as progress:
             tree = referee.grade(request, progress)
     report_html.write(tree, out / "report.html")
+    platforms.export(tree, options.format, out)
     if as_json:
         print(json.dumps(tree, indent=2, ensure_ascii=False))
     else:

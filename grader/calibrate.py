@@ -19,9 +19,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from grader import corpus, engine, patching, settings
-from grader.engine import Referee, Request
+from grader import corpus, patching, report, settings
+from grader.engine import Referee
 from grader.pool import Pool, serve
+from grader.report import Request
 from grader.result import write_json
 from grader.settings import Settings
 
@@ -165,7 +166,7 @@ HEADINGS = ["threshold", "bound", "nearest right", "runs", "nearest wrong", "cas
 
 def markdown(rows: list[list[str]], rejected: int, trials: int) -> str:
     """Return the page that docs/ keeps."""
-    made = engine.environment()
+    made = report.environment()
     versions = ", ".join(f"{k} {made[k]}" for k in ("python", "torch", "numpy"))
     head = f"| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}\n"
     body = "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -185,7 +185,7 @@ KINDS: dict[str, type[Case]] = {kind.kind: kind for kind in (Wrong, Right, Hosti
 def places(points: PointsTable) -> set[str]:
     """Return where a check may stand: every stub id and the name of every gate."""
     ids = [stub.id for stub in points.stubs] + [stub.id for stub in points.stretch]
-    return {*ids, *points.gates}
+    return {*ids, *(code.id for code in points.given), *points.gates}
 
 
 def known(key: str, names: Collection[str], allowed: Collection[str]) -> None:

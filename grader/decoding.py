@@ -1,4 +1,4 @@
-"""Greedy decoding by the referee: it feeds the ids back and knows the answers; a worker does not."""
+"""Greedy decoding by the referee: it feeds the ids back and alone knows the answers."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ def decode(
             best = np.sort(logits, axis=-1)[:, -2:]
             tied[name][:, step] = best[:, 1] - best[:, 0] < NEAR_TIE * np.abs(logits).max(axis=-1)
     names = np.argsort(data.disguise)
-    return {
-        name: Decoded(names[written[name]], tied[name], trouble.get(name)) for name in handles
-    }
+    return {name: Decoded(names[written[name]], tied[name], trouble.get(name)) for name in handles}
 
 
 def prefix_of(written: Ids, step: int) -> Ids:

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from fractions import Fraction
-from importlib import metadata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +14,16 @@ import pytest
 
 from grader import intake, policy, sandbox
 from grader.launchers import WorkersUnavailable
-from grader.outcomes import FILES, task_of
 from grader.plugin import Job, Plugin
-from grader.result import SCHEMA, Entry, Outcome, Status, number, write_json
-from grader.settings import Settings, StretchStub
+from grader.report import Report, Request
+from grader.result import Outcome, Status
+from grader.settings import Settings
 from grader.workers import Workshop
 
-SCALE = ("scale_reverse", "scale_copy")
+__all__ = ["Referee", "Request", "default_seed", "run_checks"]
+
 CHECKS = Path(__file__).resolve().parent / "checks"
 Listener = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to grade and how.
-
-    `gates` is the number of the last gate that runs; `scale` opens the larger size behind them.
-    Without `out` nothing is written; `known` outcomes of an earlier run stand beside the new ones.
-    """
-
-    path: Path
-    out: Path | None = None
-    seed: int | None = None
-    keep_going: bool = False
-    tasks: frozenset[str] | None = None
-    gates: int = 4
-    scale: bool = False
-    known: tuple[Outcome, ...] = ()
 
 
 class Referee:
@@ -171,159 +149,3 @@ def run_checks(job: Job) -> list[Outcome]:
         text = trouble or "no check was found"
         lost.append(Outcome("run", None, None, Status.GRADER_ERROR, text))
     return lost
-
-
-PRECEDENCE = [Status.GRADER_ERROR, Status.NOT_IMPLEMENTED, Status.BLOCKED]
-
-
-def worst(outcomes: Iterable[Outcome]) -> Outcome | None:
-    """Return the outcome that speaks for all: ours to mend first, then undone, then the first."""
-    bad = [o for o in outcomes if o.status is not Status.PASSED]
-    for status in PRECEDENCE[:2]:
-        for outcome in bad:
-            if outcome.status is status:
-                return outcome
-    unblocked = [o for o in bad if o.status is not Status.BLOCKED]
-    ranked = unblocked or bad
-    return ranked[0] if ranked else None
-
-
-class Report:
-    """Turns outcomes into the tree of `results.json`."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        isolation: sandbox.Isolation,
-        staged: intake.Staged,
-        request: Request,
-        seed: int,
-        flags: list[policy.Flag],
-    ) -> None:
-        """Remember what the tree says besides the outcomes."""
-        self.settings = settings
-        self.isolation = isolation
-        self.staged = staged
-        self.request = request
-        self.seed = seed
-        self.flags = flags
-
-    def write(self, outcomes: list[Outcome], *, complete: bool = False) -> dict[str, Any]:
-        """Write `results.json` where it was asked for, and return the tree."""
-        tree = self.tree(outcomes, complete=complete)
-        if self.request.out is not None:
-            write_json(self.request.out / "results.json", tree)
-        return tree
-
-    def tree(self, outcomes: list[Outcome], *, complete: bool) -> dict[str, Any]:
-        """Return the whole tree; `complete` is False until every check has ended."""
-        parts = [self._part(task, outcomes) for task in FILES]
-        gates = [self._gate(name, outcomes) for name in self.settings.points.gates]
-        stretch = [self._stretch(stub, outcomes) for stub in self.settings.points.stretch]
-        graded = parts + gates
-        ours = [o for o in outcomes if o.status is Status.GRADER_ERROR]
-        passed = complete and all(e.status is Status.PASSED for e in graded)
-        score: Fraction | None = sum((e.score for e in graded), Fraction(0))
-        return {
-            "schema": SCHEMA,
-            "complete": complete,
-            "passed": passed,
-            "gates_passed": complete and all(e.status is Status.PASSED for e in gates),
-            "score": None if ours else number(score or Fraction(0)),
-            "max_score": number(sum((e.max_score for e in graded), Fraction(0))),
-            "grader_error": ours[0].summary if ours else None,
-            "submission": {
-                "name": self.staged.name,
-                "sha256": self.staged.sha256,
-                "files": sorted(self.staged.files),
-                "notes": self.staged.notes,
-            },
-            "gates": [e.to_json() for e in gates],
-            "parts": [e.to_json() for e in parts],
-            "stretch": [e.to_json() for e in stretch],
-            **self._scale(outcomes),
-            "integrity": {"flags": [{"code": f.code, "message": f.message} for f in self.flags]},
-            "isolation": {
-                "level": self.isolation.level,
-                "contained": self.isolation.contained,
-                "layers": dict(self.isolation.layers),
-            },
-            "environment": environment(),
-            "seed": self.seed,
-            "replay": f"python -m grader grade {self.request.path} --seed {self.seed}",
-        }
-
-    def _part(self, task: str, outcomes: list[Outcome]) -> Entry:
-        own = [o for o in outcomes if o.stub and task_of(o.stub) == task]
-        points = {s.id: s.points for s in self.settings.points.stubs if s.task == task}
-        return self._entry(FILES[task].removesuffix(".py"), task, own, points)
-
-    def _stretch(self, stub: StretchStub, outcomes: list[Outcome]) -> Entry:
-        own = [o for o in outcomes if o.stub == stub.id]
-        return self._entry(", ".join(stub.functions), stub.id, own, {stub.id: stub.points})
-
-    def _entry(
-        self, name: str, task: str, own: list[Outcome], points: dict[str, Fraction]
-    ) -> Entry:
-        """Score a part: a stub earns its points when it was checked and every check passed."""
-        good = [s for s in points if all_passed([o for o in own if o.stub == s])]
-        whole = sum(points.values(), Fraction(0))
-        return entry(
-            name,
-            task,
-            own,
-            sum((points[s] for s in good), Fraction(0)),
-            whole,
-            len(good) == len(points),
-        )
-
-    def _scale(self, outcomes: list[Outcome]) -> dict[str, Any]:
-        """Return the larger size's results, which earn no points, where they were asked for."""
-        if not self.request.scale:
-            return {}
-        nothing = Fraction(0)
-        found = []
-        for name in SCALE:
-            own = [o for o in outcomes if o.gate == name]
-            found.append(entry(name, None, own, nothing, nothing, all_passed(own)).to_json())
-        return {"scale": found}
-
-    def _gate(self, name: str, outcomes: list[Outcome]) -> Entry:
-        own = [o for o in outcomes if o.gate == name]
-        points = self.settings.points.gate
-        good = all_passed(own)
-        return entry(name, None, own, points if good else Fraction(0), points, good)
-
-
-def all_passed(outcomes: list[Outcome]) -> bool:
-    """Tell whether there were checks and all of them passed."""
-    return bool(outcomes) and all(o.status is Status.PASSED for o in outcomes)
-
-
-def entry(
-    name: str, task: str | None, own: list[Outcome], score: Fraction, whole: Fraction, good: bool
-) -> Entry:
-    """Let the worst outcome speak for a part or gate."""
-    bad = worst(own)
-    seconds = sum(o.seconds for o in own)
-    if bad is None and good:
-        evidence = {o.check.rsplit("::", 1)[-1]: o.evidence for o in own if o.evidence}
-        text = f"{len(own)} checks passed" if len(own) > 1 else "passed"
-        return Entry(name, task, Status.PASSED, score, whole, text, None, evidence, seconds, own)
-    if bad is None:
-        text = "has not been checked"
-        return Entry(name, task, Status.BLOCKED, score, whole, text, None, {}, seconds, own)
-    return Entry(
-        name, task, bad.status, score, whole, bad.summary, bad.diagnosis, bad.evidence, seconds, own
-    )
-
-
-def environment() -> dict[str, str]:
-    """Return the versions a score depends on."""
-    names = ("torch", "numpy", "safetensors", "pytest")
-    return {
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        **{name: metadata.version(name) for name in names},
-        "executable": Path(sys.executable).name,
-    }

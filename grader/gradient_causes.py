@@ -33,8 +33,11 @@ def of_missing(names: list[str], every: list[str]) -> Reading:
                 "tensors, or run without gradients.")  # fmt: skip
     inside = [name for name in every if any(f".{s}" in name for s in SUBLAYERS)]
     if dead.issuperset(inside):
-        return ("residual", "every sub-layer of every block: what they return does not reach the "
-                "loss", "Look at what the residual branch does with what its sub-layer returns.")
+        return (
+            "residual",
+            "every sub-layer of every block: what they return does not reach the loss",
+            "Look at what the residual branch does with what its sub-layer returns.",
+        )
     return _of_sides(gone) or _of_blocks(every, gone) or _of_module(names, gone)
 
 
@@ -42,16 +45,26 @@ def _of_sides(gone: Gone) -> Reading | None:
     """Read which end of the model was cut off."""
     if gone("encoder.") and any(map(gone, SOURCE)):
         if gone("decoder.blocks.0.cross_attention.k_proj."):
-            return ("decoder", "the source side and the keys of the cross-attention: the memory is "
-                    "not read", "Look at where the cross-attention's keys and values come from.")
-        return ("decoder", "the whole source side: the memory is read, but what reaches the "
-                "decoder has lost its history", "Look at how the memory comes from the encoder "
-                "into the cross-attention: a tensor that was detached has no history.")
+            return (
+                "decoder",
+                "the source side and the keys of the cross-attention: the memory is not read",
+                "Look at where the cross-attention's keys and values come from.",
+            )
+        return (
+            "decoder",
+            "the whole source side: the memory is read, but what reaches the "
+            "decoder has lost its history",
+            "Look at how the memory comes from the encoder "
+            "into the cross-attention: a tensor that was detached has no history.",
+        )
     for tables, file in ((SOURCE, "encoder"), (TARGET, "decoder")):
         if any(map(gone, tables)):
-            return (file, f"what comes before the {file}'s output is reached, but without its "
-                    "history", f"Look at what {file}.py hands on from block to block: a tensor "
-                    "that was detached, or made without gradients, has no history.")
+            return (
+                file,
+                f"what comes before the {file}'s output is reached, but without its history",
+                f"Look at what {file}.py hands on from block to block: a tensor "
+                "that was detached, or made without gradients, has no history.",
+            )
     return None
 
 
@@ -65,8 +78,11 @@ def _of_blocks(every: list[str], gone: Gone) -> Reading | None:
             which = "later" if last in empty else "earlier"
             why = ("the loop leaves after the first" if which == "later" else
                    "the last one does not read what they return")  # fmt: skip
-            return (part, f"the {which} blocks of {stack}.blocks: {why}",
-                    f"Look at the loop over the blocks in {part}.py.")
+            return (
+                part,
+                f"the {which} blocks of {stack}.blocks: {why}",
+                f"Look at the loop over the blocks in {part}.py.",
+            )
     return None
 
 
@@ -78,20 +94,32 @@ def _of_module(names: list[str], gone: Gone) -> Reading:
     if any(f".{projection}." in f".{first}" for projection in PROJECTIONS):
         lost = [word for key, word in PROJECTIONS.items() if gone(f"{owner}.{key}.")]
         if len(lost) == len(PROJECTIONS):
-            return (file, f"all of {owner}: the sub-layer does not reach the logits",
-                    f"Look at what {file}.py does with the output of this attention.")
+            return (
+                file,
+                f"all of {owner}: the sub-layer does not reach the logits",
+                f"Look at what {file}.py does with the output of this attention.",
+            )
         if set(lost) == {"query", "key"}:
-            return ("attention", f"the queries and keys of {owner}: the attention weights have no "
-                    "history", "Look at every step from the scores to the weighted average.")
+            return (
+                "attention",
+                f"the queries and keys of {owner}: the attention weights have no history",
+                "Look at every step from the scores to the weighted average.",
+            )
         what = " and ".join(lost) or "part of the"
-        return ("attention", f"the {what} projection of {owner}: it is never used, or its result "
-                "is replaced", "Look at which projection makes queries, keys and values.")
+        return (
+            "attention",
+            f"the {what} projection of {owner}: it is never used, or its result is replaced",
+            "Look at which projection makes queries, keys and values.",
+        )
     if first.endswith(("norm.weight", "norm.bias")):
         return ("residual" if "_branch" in first else file, "a norm that is not used",
                 "Look at where this norm is called.")  # fmt: skip
     if "feed_forward" in first:
-        return (file, f"the feed-forward layer {owner}: it does not reach the logits",
-                f"Look at what {file}.py does with its output.")
+        return (
+            file,
+            f"the feed-forward layer {owner}: it does not reach the logits",
+            f"Look at what {file}.py does with its output.",
+        )
     return (file, "they do not take part in the loss",
             "Follow these parameters from the input to the logits.")  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""From what a spy saw of the optimiser and the training loop to verdicts."""
+"""From what a spy saw of the training loop to verdicts."""
 
 from __future__ import annotations
 
@@ -78,77 +78,6 @@ def wrong(code: str, cause: str, advice: str, evidence: dict[str, Any]) -> NoRet
     fail(code, "training", cause, advice, evidence)
 
 
-# Optimiser ---------------------------------------------------------------------------------------
-
-
-def explain_optimizer_error(error: StudentError) -> None:
-    """Fail with a name for what no optimiser is, or no optimiser takes."""
-    if error.kind == "no_optimizer":
-        wrong("no_optimizer", f"{error.message}, which has no param_groups and step().",
-              "Return an optimiser.", {})  # fmt: skip
-    if "more than one parameter group" in error.message:
-        wrong("parameter_held_twice", f"the optimiser refuses it: {error.message}.",
-              "Look at which groups share parameters.", {})  # fmt: skip
-
-
-def judge_coverage(what: str, answer: dict[str, Any]) -> None:
-    """Fail on a parameter that the optimiser lacks or holds twice."""
-    times = {str(name): int(count) for name, count in answer["times"].items()}
-    missing = [name for name, count in times.items() if not count]
-    witness = {"model": what, "missing": missing, "parameters": len(times)}
-    if missing:
-        wrong(
-            "parameters_missing",
-            f"{what}: {len(missing)} of {len(times)} parameters are never updated: "
-            f"{missing_words(missing, list(times))}.",
-            "Look at which parameters are handed to the optimiser.", witness,
-        )  # fmt: skip
-    twice = [name for name, count in times.items() if count > 1]
-    if twice:
-        wrong("parameter_held_twice", f"{what}: {twice[0]} is held {times[twice[0]]} times, so it "
-              "is updated as often per step.", "Look at which groups share parameters.",
-              witness | {"twice": twice})  # fmt: skip
-    if answer["others"]:
-        wrong("strange_parameters", f"{what}: the optimiser holds {answer['others']} tensors that "
-              "are no parameters of the model, such as copies.",
-              "Hand over the parameters themselves.", witness)  # fmt: skip
-
-
-def missing_words(missing: list[str], every: list[str]) -> str:
-    """Say what the missing parameters have in common."""
-    dead = set(missing)
-    if dead.issuperset(every):
-        return "all of them"
-    whole = [
-        top for top in dict.fromkeys(name.split(".")[0] for name in every)
-        if dead.issuperset(name for name in every if name.split(".")[0] == top)
-    ]  # fmt: skip
-    inside = [name for name in missing if name.split(".")[0] in whole]
-    if whole and len(inside) == len(missing):
-        return "all of " + ", ".join(whole)
-    for ending, word in (("bias", "all biases"), ("norm.weight", "the norms")):
-        if all(name.endswith(ending) for name in missing):
-            return word
-    if all(name.endswith("bias") or "norm" in name for name in missing):
-        return "biases and norms"
-    return f"{missing[0]} and others" if len(missing) > 1 else missing[0]
-
-
-def judge_rates(first: list[Any], second: list[Any], wanted: tuple[float, float]) -> None:
-    """Fail when a learning rate is not above 0, or none follows the recipe."""
-    rates = [float(rate) for rate in first]
-    if not rates or not all(math.isfinite(rate) for rate in rates) or max(rates) <= 0.0:
-        wrong("learning_rate_zero", f"the learning rates are {rates}: nothing would be learned.",
-              "Look at the learning rate that the optimiser gets.", {"rates": rates})  # fmt: skip
-    if rates == [float(rate) for rate in second]:
-        wrong("learning_rate_ignored", f"the learning rate is {rates[0]:g} for recipes that say "
-              f"{wanted[0]:g} and {wanted[1]:g}.", "Read learning_rate from the recipe.",
-              {"rates": rates})  # fmt: skip
-
-
-# Loop --------------------------------------------------------------------------------------------
-
-
 def judge_order(seen: Seen) -> None:
     """Fail on a step that is missing, doubled or out of order."""
     happened = [e["what"] for e in seen.events]
@@ -165,8 +94,12 @@ def judge_order(seen: Seen) -> None:
     bad = [i for i, e in enumerate(seen.forwards) if not e.get("training")]
     if bad:
         words = "in eval mode from the start" if not bad[0] else f"in eval mode from step {bad[0]}"
-        wrong("not_in_train_mode", f"the model that learns is {words}: dropout would be off.",
-              "Look at which mode the loop sets, and sets again after an evaluation.", seen.show())
+        wrong(
+            "not_in_train_mode",
+            f"the model that learns is {words}: dropout would be off.",
+            "Look at which mode the loop sets, and sets again after an evaluation.",
+            seen.show(),
+        )
     if not seen.steps:
         wrong("no_step", "the optimiser never takes a step.", "Look at the end of the loop's body.",
               seen.show())  # fmt: skip
@@ -208,7 +141,11 @@ def judge_gradients(seen: Seen) -> None:
     """Fail when a step uses more, or other, than the gradient of its own batch."""
     for number, step in enumerate(seen.steps):
         relative = step["gap"] / max(step["norm"], 1e-30)
-        witness = seen.show() | {"step": number, "norm": step["norm"], "of_its_batch": step["fresh"]}
+        witness = seen.show() | {
+            "step": number,
+            "norm": step["norm"],
+            "of_its_batch": step["fresh"],
+        }
         if relative > ROUNDING:
             wrong("gradients_accumulate",
                   f"step {number} uses the gradients of earlier batches too: their norm is "
@@ -266,9 +203,13 @@ def judge_losses(seen: Seen) -> None:
     if len(seen.own_losses) == len(seen.losses):
         for number, (got, own) in enumerate(zip(seen.losses, seen.own_losses, strict=True)):
             if math.isfinite(own) and not math.isclose(got, own, rel_tol=1e-3, abs_tol=1e-4):
-                wrong("losses_differ", f"loss {number} is {got:.5g}, but masked_cross_entropy of "
-                      f"its batch was {own:.5g}.", "Return the loss of each batch as it was before "
-                      "its step.", {"losses": seen.losses, "expected": seen.own_losses})
+                wrong(
+                    "losses_differ",
+                    f"loss {number} is {got:.5g}, but masked_cross_entropy of "
+                    f"its batch was {own:.5g}.",
+                    "Return the loss of each batch as it was before its step.",
+                    {"losses": seen.losses, "expected": seen.own_losses},
+                )
     if not seen.left_training:
         wrong("left_in_eval_mode", "train leaves the model in eval mode.",
               "Read what the docstring says of the mode.", {})  # fmt: skip

@@ -28,11 +28,11 @@ class Place:
 
     @property
     def order(self) -> tuple[int, str]:
-        """Return the sort key: parts by task id, stretch parts, then gates."""
+        """Return the sort key: parts by task id, given code and stretch parts, then gates."""
         if self.gate:
             return (2, str(self.gate))
         stub = self.stub or ""
-        return (1 if stub.startswith("S") else 0, stub)
+        return (0 if stub[:1].isdigit() else 1, stub)
 
 
 def task_of(stub: str) -> str:

@@ -87,6 +87,7 @@ class Plugin:
         points = job.settings.points
         self.files = {stub.id: stub.file for stub in points.stubs}
         self.files |= {stub.id: stub.file for stub in points.stretch}
+        self.files |= {code.id: code.file for code in points.given}
         self.unanswered: list[str] = []
 
     # Collection -----------------------------------------------------------------------------
@@ -109,6 +110,8 @@ class Plugin:
             return self.job.scale if place.gate > LAST_GATE else place.gate <= self.job.gates
         chosen = self.job.tasks
         stub = place.stub or ""
+        if stub.startswith("G") and self.job.settings.given == "original":
+            return False
         return chosen is None or stub in chosen or task_of(stub) in chosen
 
     # Running --------------------------------------------------------------------------------
@@ -164,7 +167,7 @@ class Plugin:
 
     def _blocked_by_part(self) -> tuple[Status, str, Diagnosis | None] | None:
         for earlier in self.job.outcomes:
-            if not earlier.stub or earlier.stub.startswith("S"):
+            if not earlier.stub or not earlier.stub[0].isdigit():
                 continue
             task = task_of(earlier.stub)
             if earlier.status is Status.NOT_IMPLEMENTED:

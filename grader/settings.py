@@ -177,6 +177,15 @@ class StretchStub:
 
 
 @dataclass(frozen=True)
+class GivenCode:
+    """One piece of given code, checked where given files are graded as submitted."""
+
+    id: Annotated[str, Pattern(r"G[1-9]", "such as G1")]
+    file: FileName
+    functions: tuple[Function, ...]
+
+
+@dataclass(frozen=True)
 class PointsTable:
     """Who earns what; required stubs and gates add up to `maximum`."""
 
@@ -185,6 +194,7 @@ class PointsTable:
     gates: tuple[GateName, ...]
     stubs: tuple[Stub, ...]
     stretch: tuple[StretchStub, ...]
+    given: tuple[GivenCode, ...]
 
 
 @dataclass(frozen=True)

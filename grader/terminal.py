@@ -161,6 +161,8 @@ def verdict(tree: Mapping[str, Any], folder: Path) -> Group:
     rows: list[Any] = [_heading(tree), Text()]
     rows.append(_table("Parts", tree["parts"]))
     rows.append(_table("Gates", tree["gates"]))
+    if "given" in tree:
+        rows.append(_table("Given code (no points)", tree["given"]))
     tried = [e for e in tree["stretch"] if e["status"] not in ("not_implemented", "blocked")]
     if tried:
         rows.append(_table("Stretch (scored apart)", tried))

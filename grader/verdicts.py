@@ -62,9 +62,14 @@ class Result:
         return cls(**{k: v for k, v in values.items() if k != "verdict"} | {"namings": namings})
 
 
+def entries(tree: Tree) -> list[dict[str, Any]]:
+    """Return every entry that holds checks, in order."""
+    return [*tree["parts"], *tree.get("given", []), *tree["stretch"], *tree["gates"]]
+
+
 def checks(tree: Tree) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every check with its place: a stub id or the name of its gate."""
-    for entry in (*tree["parts"], *tree["stretch"], *tree["gates"]):
+    for entry in entries(tree):
         for check in entry["checks"]:
             yield check["stub"] or entry["name"], check
 
@@ -76,7 +81,7 @@ def caught(tree: Tree, place: str) -> dict[str, Any] | None:
 
 def standing(tree: Tree, place: str) -> dict[str, Any]:
     """Return the entry of a task or gate, or the check that speaks for a stub."""
-    for entry in (*tree["parts"], *tree["stretch"], *tree["gates"]):
+    for entry in entries(tree):
         if place == entry.get("task", entry["name"]):
             return dict(entry)
     own = [check for at, check in checks(tree) if at == place]

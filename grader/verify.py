@@ -127,9 +127,9 @@ class Judge:
             tree = patching.patched(case.base, case.edit, case.file, case.delete, words)
             patching.write(tree, path)
             tasks, gates = case.scope(self.lab.points)
-            request = Request(path, Path(folder, "out"), tasks=tasks, gates=gates)
-            found = self.referee.grade(request)
-            if json.loads((request.out / "results.json").read_bytes()) != found:
+            out = Path(folder, "out")
+            found = self.referee.grade(Request(path, out, tasks=tasks, gates=gates))
+            if json.loads((out / "results.json").read_bytes()) != found:
                 raise RuntimeError(f"{case.name}: results.json is not what was found")
             return found
 

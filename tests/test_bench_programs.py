@@ -11,10 +11,17 @@ from bench import training
 from bench.floor import kernels
 from bench.peer import Peer
 from bench.step import Subjects
+from grader.bench import catalogue, rounds
+from grader.bench.figure import Experiment
 from transformer.config import LAB, ModelConfig
 from transformer.data import EOS, PAD, SequenceBatch
 from transformer.models import Seq2SeqTransformer, count_params
 from transformer.training import teacher_forcing
+
+
+@pytest.mark.parametrize("experiment", catalogue.ALL.experiments, ids=lambda e: e.name)
+def test_experiment_has_a_program(experiment: Experiment) -> None:
+    assert (rounds.ROOT / f"{experiment.module.replace('.', '/')}.py").is_file()
 
 
 @pytest.mark.filterwarnings("error")

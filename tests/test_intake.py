@@ -198,13 +198,6 @@ def test_notebook_cells_that_write_files_are_read_and_never_run(
     assert staged.name == "work"
 
 
-def test_notebook_without_such_cells_is_refused(stage: Stage, tmp_path: Path) -> None:
-    text = refusal(stage, noted(tmp_path / "a.ipynb", ["x = 1"]))
-    assert text.startswith("PATH has no cell that starts with %%writefile transformer/<name>.py")
-    (tmp_path / "b.ipynb").write_text('{"cells": 7}')
-    assert refusal(stage, tmp_path / "b.ipynb").startswith("PATH is not a notebook: ")
-
-
 # Given files -------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_submissions import LAB, SMALL, TREE, lay, tarred, zipped
+from made_submissions import LAB, SMALL, TREE, lay, noted, tarred, zipped
 
 from grader import intake, settings
 from grader.intake import IntakeError, Staged
@@ -290,3 +290,10 @@ def test_same_name_twice_is_refused_unless_the_same(stage: Stage, tmp_path: Path
     assert sorted(stage(tmp_path / "a.zip").files) == sorted(TREE)
     text = refusal(stage, tmp_path / "b.zip")
     assert text == "transformer/masks.py came twice with different content: keep one of them"
+
+
+def test_notebook_without_such_cells_is_refused(stage: Stage, tmp_path: Path) -> None:
+    text = refusal(stage, noted(tmp_path / "a.ipynb", ["x = 1"]))
+    assert text.startswith("PATH has no cell that starts with %%writefile transformer/<name>.py")
+    (tmp_path / "b.ipynb").write_text('{"cells": 7}')
+    assert refusal(stage, tmp_path / "b.ipynb").startswith("PATH is not a notebook: ")

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -26,7 +27,7 @@ STYLES = {
     "no target": "dim",
     "not measured": "magenta",
 }
-HEADINGS = ("figure", "required", "goal", "measured", "smallest to largest", "rounds", "verdict")
+HEADINGS = ("figure", "required", "goal", "measured", "range", "rounds", "verdict")
 
 
 def machine() -> dict[str, Any]:
@@ -119,8 +120,8 @@ def amount(value: float | None, unit: str) -> str:
 
 def bound(figure: Figure, value: float | None) -> str:
     """Write one bound of a figure; nothing for None."""
-    word = "at least" if figure.target.at_least else "at most"
-    return "" if value is None else f"{word} {amount(value, figure.unit)}"
+    sign = ">=" if figure.target.at_least else "<="
+    return "" if value is None else f"{sign} {amount(value, figure.unit)}"
 
 
 def row(result: Result) -> tuple[str, ...]:
@@ -145,7 +146,7 @@ def show(console: Console, results: Sequence[Result]) -> None:
         return
     counts = sorted({str(r.threads) for r in results})
     title = f"Bench, threads per process: {', '.join(counts)}"
-    table = Table(*HEADINGS, title=title, title_justify="left")
+    table = Table(*HEADINGS, title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for result in results:
         *cells, verdict = row(result)
         table.add_row(*cells, Text(verdict, style=STYLES[verdict]))

@@ -159,8 +159,7 @@ def again(rng: Draws, bench: Bench, share: Share, learning: Learning) -> dict[st
         for step in range(steps)
     ]
     batches = [
-        {"$batch": {"source": batch.source, "answers": answers_of(batch.target)}}
-        for batch in drawn
+        {"$batch": {"source": batch.source, "answers": answers_of(batch.target)}} for batch in drawn
     ]
     recipe = {"$recipe": {"steps": steps, "batch_size": len(drawn[0].target)}}
     train = call("training.train", handle(share.model.handle), batches, recipe, dtype=bench.dtype)

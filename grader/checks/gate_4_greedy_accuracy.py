@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from grader import decoding, independence, invariance, learned, sequences, training
+from grader import decoding, independence, invariance, learned, sequences, signs, training
 from grader.compare import fail
 from grader.draws import Draws
 from grader.independence import Trial
@@ -39,10 +39,10 @@ def test_greedy_decoding_answers_held_out_rows(
         training.restore(submission, data, best)
     evidence = describe(best, attempts)
     if best.exact_match < lab.accuracy.exact_match:
-        signs = learned.read(submission, best, data)
-        if signs.forced > signs.exact_match + 0.3:
+        seen = signs.read(submission, best, data)
+        if seen.forced > seen.exact_match + 0.3:
             judge_trained(submission, best, data, findings, evidence)
-        learned.explain(submission, best, data, signs, findings, evidence)
+        learned.explain(best, data, seen, findings, evidence)
     judge_controls(best, lab, evidence)
     judge_generation(submission, best, data, evidence)
     judge_trained(submission, best, data, findings, evidence)
@@ -75,7 +75,7 @@ def describe(best: Attempt, attempts: list[Attempt]) -> dict[str, Any]:
         "untrained_exact_match": best.matches[UNTRAINED],
         "scrambled_exact_match": best.matches[SCRAMBLED],
         "batches": best.drawn,
-        "loss_curve": learned.smoothed(best.losses),
+        "loss_curve": signs.smoothed(best.losses),
     }
 
 

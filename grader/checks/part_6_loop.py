@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from grader import loop
+from grader import loop, optimizers
 from grader.draws import Draws
 from grader.invariance import CLASSES
 from grader.parameters import ProbeConfig
@@ -49,15 +49,15 @@ def test_make_optimizer_holds_every_parameter_once(
         for kind, config in configs
         for rate in RATES
     ]
-    answers = submission.attempt(*questions)
+    try:
+        answers = submission.ask(*questions)
+    except StudentError as error:
+        optimizers.explain_error(error)
+        raise
     for (kind, config), first, second in zip(configs, answers[::2], answers[1::2], strict=True):
-        for answer in (first, second):
-            if isinstance(answer, StudentError):
-                loop.explain_optimizer_error(answer)
-                raise answer
         what = f"the {kind} model" + (" with a tied output" if config.tied else "")
-        loop.judge_coverage(what, first)
-        loop.judge_rates(first["rates"], second["rates"], RATES)
+        optimizers.judge_coverage(what, first)
+        optimizers.judge_rates(first["rates"], second["rates"], RATES)
     return {"models": len(configs), "parameters": len(answers[0]["times"])}
 
 
@@ -65,7 +65,7 @@ def test_make_optimizer_holds_every_parameter_once(
 def test_train_takes_one_right_step_per_batch(
     submission: Submission, rng: Draws, lab: Settings, before_training: Callable[[], None]
 ) -> dict[str, Any]:
-    """train clears, computes, clips and steps once per batch, in train mode, and returns losses."""
+    """Train clears, computes, clips and steps once per batch, in train mode, and returns losses."""
     before_training()
     batches = {kind: draw_batches(rng, kind) for kind in CLASSES}
     huge = watch(lab, "seq2seq", batches["seq2seq"], HUGE)
@@ -86,7 +86,7 @@ def test_train_takes_one_right_step_per_batch(
 def test_train_stops_when_the_batches_do(
     submission: Submission, rng: Draws, lab: Settings
 ) -> dict[str, Any]:
-    """train takes as many steps as there are batches, also when they end early."""
+    """Train takes as many steps as there are batches, also when they end early."""
     batches = draw_batches(rng, "seq2seq")
     for supply in (1, 3):
         (answer,) = submission.attempt(watch(lab, "seq2seq", batches, HUGE, supply))

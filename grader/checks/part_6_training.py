@@ -297,5 +297,3 @@ def test_masked_cross_entropy_refuses_what_has_no_mean(
     for (what, _), answer in zip(wrong, submission.attempt(*asked), strict=True):
         must_raise(answer, "ValueError", f"masked_cross_entropy with {what}", "training")
     return {"refused": len(wrong)}
-
-

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from grader import learned, sequences, training
+from grader import learned, sequences, signs, training
 from grader.checks.gate_4_greedy_accuracy import describe, train
 from grader.draws import Draws
 from grader.influence import Findings
@@ -31,8 +31,8 @@ def grow(
     if best.exact_match < larger.accuracy.exact_match:
         if best is not attempts[-1]:
             training.restore(submission, data, best)
-        learned.explain(submission, best, data, learned.read(submission, best, data), findings,
-                        evidence)  # fmt: skip
+        seen = signs.read(submission, best, data)
+        learned.explain(best, data, seen, findings, evidence)
     return evidence
 
 

@@ -22,6 +22,7 @@ from grader.collect.layouts import (
     by_pattern,
     clones,
     folders_and_archives,
+    is_class,
 )
 from grader.collect.model import Collected, CollectError, Collection, Report, Student
 from grader.collect.roster import Roster, RosterError, compare, read_roster
@@ -76,6 +77,13 @@ def detect(opened: Source, path: Path, settings: Settings) -> Layout:
     """
     try:
         tops = opened.tops()
+        if list(tops.values()) == [True]:
+            # Downloads and their readers like to wrap everything in a folder.
+            (wrapper,) = tops
+            inner = _inside(opened, wrapper)
+            if is_class(inner):
+                opened.enter(wrapper)
+                tops = opened.tops()
     except OSError as error:
         raise CollectError(f"{path} cannot be read: {error.strerror or error}") from None
     if not tops:

@@ -127,6 +127,15 @@ def by_names(tops: Mapping[str, bool]) -> Layout | None:
     return None
 
 
+def is_class(tops: Mapping[str, bool]) -> bool:
+    """Tell whether names are those of a class rather than of one submission."""
+    if METADATA in tops or by_names(tops):
+        return True
+    if "transformer" in tops or any(name.endswith(".py") for name in tops):
+        return False
+    return sum(is_folder or bool(stem_of(name)) for name, is_folder in tops.items()) > 1
+
+
 def clones(tops: Mapping[str, bool], source: Source) -> Layout | None:
     """Recognise clones of GitHub Classroom: folders of one prefix with a .git in them."""
     folders = [name for name, is_folder in tops.items() if is_folder]
@@ -169,7 +178,11 @@ def folders_and_archives(tops: Mapping[str, bool]) -> Layout | None:
 
 
 def stem_of(name: str) -> str:
-    """Return an archive's name without its ending, or "" if it is none."""
+    """Return an archive's name without its ending, or "" if it is none.
+
+    Canvas calls the second lab.tar.gz of a student lab.tar-1.gz.
+    """
+    name = re.sub(r"(?i)\.tar-\d+\.(gz|bz2|xz)\Z", r".tar.\1", name)
     for ending in sorted(ARCHIVES, key=len, reverse=True):
         if name.lower().endswith(ending) and len(name) > len(ending):
             return name[: -len(ending)]

@@ -24,6 +24,9 @@ class Source(Protocol):
 
     refused: list[str]
 
+    def enter(self, folder: str) -> None:
+        """Take a folder at the top for the whole."""
+
     def tops(self) -> dict[str, bool]:
         """Return the names at the top, and whether each is a folder."""
 
@@ -54,9 +57,14 @@ class FolderSource:
         self.limits = limits
         self.refused: list[str] = []
 
+    def enter(self, folder: str) -> None:
+        """Take a folder at the top for the whole."""
+        self.root /= folder
+
     def tops(self) -> dict[str, bool]:
         """Return the names at the top; links are not followed."""
         found = {}
+        self.refused = []
         for entry in os.scandir(self.root):
             if is_junk(entry.name):
                 continue
@@ -102,7 +110,7 @@ def _read_file(path: Path, size: int) -> bytes:
 
 
 class ZipSource:
-    """One zip with all submissions, its wrapping folder left out."""
+    """One zip with all submissions."""
 
     def __init__(self, path: Path) -> None:
         """List the members.
@@ -112,8 +120,8 @@ class ZipSource:
         """
         self.path = path
         self.refused: list[str] = []
-        self.members: dict[str, int] = {}
-        self.folders: dict[str, list[str]] = {}
+        self.members: dict[str, int]
+        self.folders: dict[str, list[str]]
         try:
             members = open_zip(path).infolist()
         except Exception as error:  # zipfile raises whatever a malformed field provokes
@@ -130,13 +138,19 @@ class ZipSource:
                 self.refused.append(f"{member.filename}: an unsafe path or a special file")
             else:
                 safe[parts] = index
-        self._index(_unwrapped(safe))
+        self._index(safe)
 
     def _index(self, members: dict[tuple[str, ...], int]) -> None:
+        self.members, self.folders = {}, {}
         for parts, index in sorted(members.items()):
             name = "/".join(parts)
             self.members[name] = index
             self.folders.setdefault(parts[0] if len(parts) > 1 else "", []).append(name)
+
+    def enter(self, folder: str) -> None:
+        """Take a folder at the top for the whole."""
+        inner = {name: self.members[name] for name in self.folders[folder]}
+        self._index({tuple(name.split("/")[1:]): index for name, index in inner.items()})
 
     def tops(self) -> dict[str, bool]:
         """Return the names at the top."""
@@ -190,16 +204,6 @@ def _is_safe(parts: tuple[str, ...]) -> bool:
     return not bad and not parts[0].endswith(":")
 
 
-def _unwrapped(members: dict[tuple[str, ...], int]) -> dict[tuple[str, ...], int]:
-    """Leave out one folder that wraps everything, unless it looks like a single submission."""
-    roots = {parts[0] for parts in members}
-    if len(roots) != 1 or any(len(parts) < 3 and parts[-1].endswith(".py") for parts in members):
-        return members
-    if any(len(parts) == 1 for parts in members):
-        return members
-    return {parts[1:]: index for parts, index in members.items()}
-
-
 def open_source(path: Path, limits: Staging) -> Source:
     """Open a folder or zip of submissions.
 
@@ -207,26 +211,9 @@ def open_source(path: Path, limits: Staging) -> Source:
         CollectError: it does not exist, cannot be read, or is neither.
     """
     if path.is_dir():
-        return _folder(path, limits)
+        return FolderSource(path, limits)
     if not path.exists():
         raise CollectError(f"{path} does not exist: expected a folder or .zip of submissions")
     if not zipfile.is_zipfile(path):
         raise CollectError(f"{path} is neither a folder nor a zip: unpack it into a folder first")
     return ZipSource(path)
-
-
-def _folder(path: Path, limits: Staging) -> FolderSource:
-    """Open a folder, or the one folder in it that wraps all submissions."""
-    source = FolderSource(path, limits)
-    try:
-        tops = source.tops()
-        if list(tops.values()) == [True]:
-            inner = FolderSource(path / next(iter(tops)), limits)
-            names = inner.tops()
-            if sum(names.values()) + sum(n.endswith(".zip") for n in names) >= 2 or any(
-                name == "submission_metadata.yml" for name in names
-            ):
-                return inner
-    except OSError as error:
-        raise CollectError(f"{path} cannot be read: {error.strerror or error}") from None
-    return source

@@ -18,7 +18,7 @@ from grader.platforms import (
 )
 from grader.platforms.common import ExportError
 
-__all__ = ["EXPORTERS", "ExportError", "Exporter", "export", "names_in"]
+__all__ = ["EXPORTERS", "ExportError", "Exporter", "export"]
 
 
 class Exporter(NamedTuple):
@@ -40,23 +40,8 @@ EXPORTERS = {
 }
 
 
-def names_in(text: str) -> list[str]:
-    """Return the formats that a comma list names.
-
-    Raises:
-        ValueError: it names an unknown one, or none.
-    """
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in EXPORTERS]
-    if unknown or not names:
-        raise ValueError(
-            f"expected {', '.join(EXPORTERS)}, got {unknown[0] if unknown else text!r}"
-        )
-    return names
-
-
 def export(tree: Mapping[str, Any], names: Iterable[str], folder: Path) -> list[Path]:
-    """Write `tree` in each of the named formats into `folder`.
+    """Write `tree` in each of the named formats into `folder`; "text" and "json" are not files.
 
     Returns:
         The paths that were written.
@@ -64,7 +49,8 @@ def export(tree: Mapping[str, Any], names: Iterable[str], folder: Path) -> list[
     Raises:
         ExportError: the tree is no result that can be exported; nothing was written.
     """
-    texts = {folder / EXPORTERS[name].filename: EXPORTERS[name].write(tree) for name in names}
+    chosen = [EXPORTERS[name] for name in dict.fromkeys(names) if name not in ("text", "json")]
+    texts = {folder / one.filename: one.write(tree) for one in chosen}
     for path, text in texts.items():
         replace_file(path, text.encode())
     return list(texts)

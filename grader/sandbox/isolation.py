@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import shutil
+import site
 import subprocess
 import sys
 import tempfile
@@ -233,18 +234,23 @@ def _bwrap(uid: int | None, readable: Iterable[str], scratches: str) -> list[str
 
 @functools.lru_cache
 def _runtime(python: str) -> tuple[str, ...]:
-    """Return the folders an interpreter lives in, as it names them and as they really are."""
+    """Return the folders an interpreter loads modules from, as it names them and as they are."""
     if python == sys.executable:
-        prefixes = [sys.prefix, sys.base_prefix]
+        prefix, base, *path = sys.prefix, sys.base_prefix, *sys.path
     else:
-        code = "import sys; print(sys.prefix, sys.base_prefix, sep='\\n')"
-        done = subprocess.run(
-            [python, "-I", "-c", code], capture_output=True, check=True, text=True
-        )
-        prefixes = done.stdout.splitlines()
-    return tuple(
-        dict.fromkeys(p for prefix in prefixes for p in (prefix, os.path.realpath(prefix)))
-    )
+        code = "import sys; print(sys.prefix, sys.base_prefix, *sys.path, sep='\\n')"
+        command = [python, "-I", "-c", code]
+        done = subprocess.run(command, capture_output=True, check=True, text=True)
+        prefix, base, *path = done.stdout.splitlines()
+    # Workers run with -I, so a user's own packages are not theirs.
+    packages = [
+        folder
+        for folder in path
+        if os.path.basename(folder) in ("site-packages", "dist-packages")
+        and folder != site.getusersitepackages()
+    ]
+    named = [folder for folder in (prefix, base, *packages) if os.path.isdir(folder)]
+    return tuple(dict.fromkeys(p for name in named for p in (name, os.path.realpath(name))))
 
 
 def _outermost(paths: Iterable[str]) -> tuple[str, ...]:

@@ -12,6 +12,9 @@ from grader.sandbox import kernel
 
 _PATIENCE_S = 5.0
 _PAUSE_S = 0.001
+_KILL = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
+_ENDED = ("", "Z", "X")
+_AT_REST = (*_ENDED, "T", "t")
 _CHILDREN = "/proc/{}/task/{}/children"
 
 
@@ -50,23 +53,39 @@ def _children_by_psutil(pid: int) -> list[int]:
 def kill_tree(pid: int) -> None:
     """End a process and everything below it, whatever session it moved to.
 
-    The process is stopped first and killed last: until then it can neither fork nor, when it is a
-    subreaper, lose a descendant to another parent. To be called before the process is buried.
+    All of them are stopped first: what is stopped can neither fork nor lose a child to another
+    parent. To be called before the process is buried.
     """
-    if sys.platform == "win32":
-        _kill_each([*_living_below(pid), pid], signal.SIGTERM)
-        return
-    _kill_each([pid], signal.SIGSTOP)
     deadline = time.monotonic() + _PATIENCE_S
-    while living := _living_below(pid):
-        _kill_each(living, signal.SIGKILL)
+    below = _freeze(pid, deadline)
+    while below:
+        _kill_each(below, _KILL)
         if time.monotonic() > deadline:
             break
         time.sleep(_PAUSE_S)
-    with contextlib.suppress(OSError):
-        if pid != os.getpgrp():
-            os.killpg(pid, signal.SIGKILL)
-    _kill_each([pid], signal.SIGKILL)
+        below = _living_below(pid)
+    if sys.platform != "win32" and pid != os.getpgrp():
+        with contextlib.suppress(OSError):
+            os.killpg(pid, _KILL)
+    _kill_each([pid], _KILL)
+
+
+def _freeze(pid: int, deadline: float) -> list[int]:
+    """Stop the whole tree; return what lives below `pid`."""
+    before: list[int] | None = None
+    while time.monotonic() < deadline:
+        below = _living_below(pid)
+        if sys.platform == "win32":
+            return below
+        moving = [p for p in (pid, *below) if _state(p) not in _AT_REST]
+        # Whoever was still moving may have forked since its children were listed.
+        if not moving and below == before:
+            return below
+        _kill_each(moving, signal.SIGSTOP)
+        before = below
+        if moving:
+            time.sleep(_PAUSE_S)
+    return _living_below(pid)
 
 
 def _kill_each(pids: list[int], number: int) -> None:
@@ -76,32 +95,33 @@ def _kill_each(pids: list[int], number: int) -> None:
 
 
 def _living_below(pid: int) -> list[int]:
-    """Return every living process below `pid`, children before their own children."""
+    """Return every process below `pid` that has not ended, parents before their children."""
     found = children_of(pid)
     for child in found:
         found += children_of(child)
-    return [child for child in found if not _ended(child)]
+    return [child for child in found if _state(child) not in _ENDED]
 
 
-def _ended(pid: int) -> bool:
-    """Tell whether a process waits only to be buried."""
+def _state(pid: int) -> str:
+    """Return the letter of a process's state: T stopped, Z ended but not buried, "" gone."""
     if not sys.platform.startswith("linux"):
-        return _ended_by_psutil(pid)
+        return _state_by_psutil(pid)
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             # The name, in brackets, may hold anything, a bracket too.
-            return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+            return file.read().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return True
+        return ""
 
 
-def _ended_by_psutil(pid: int) -> bool:
+def _state_by_psutil(pid: int) -> str:
     import psutil
 
+    letters = {psutil.STATUS_ZOMBIE: "Z", psutil.STATUS_STOPPED: "T"}
     try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+        return letters.get(psutil.Process(pid).status(), "R")
     except psutil.Error:
-        return True
+        return ""
 
 
 def count_tasks(uid: int) -> int:

@@ -1,0 +1,74 @@
+"""From what an optimiser holds to verdicts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from grader.loop import wrong
+from grader.student_error import StudentError
+
+
+def explain_error(error: StudentError) -> None:
+    """Fail with a name for what no optimiser is, or no optimiser takes."""
+    if error.kind == "no_optimizer":
+        wrong("no_optimizer", f"{error.message}, which has no param_groups and step().",
+              "Return an optimiser.", {})  # fmt: skip
+    if "more than one parameter group" in error.message:
+        wrong("parameter_held_twice", f"the optimiser refuses it: {error.message}.",
+              "Look at which groups share parameters.", {})  # fmt: skip
+
+
+def judge_coverage(what: str, answer: dict[str, Any]) -> None:
+    """Fail on a parameter that the optimiser lacks or holds twice."""
+    times = {str(name): int(count) for name, count in answer["times"].items()}
+    missing = [name for name, count in times.items() if not count]
+    witness = {"model": what, "missing": missing, "parameters": len(times)}
+    if missing:
+        wrong(
+            "parameters_missing",
+            f"{what}: {len(missing)} of {len(times)} parameters are never updated: "
+            f"{missing_words(missing, list(times))}.",
+            "Look at which parameters are handed to the optimiser.", witness,
+        )  # fmt: skip
+    twice = [name for name, count in times.items() if count > 1]
+    if twice:
+        wrong("parameter_held_twice", f"{what}: {twice[0]} is held {times[twice[0]]} times, so it "
+              "is updated as often per step.", "Look at which groups share parameters.",
+              witness | {"twice": twice})  # fmt: skip
+    if answer["others"]:
+        wrong("strange_parameters", f"{what}: the optimiser holds {answer['others']} tensors that "
+              "are no parameters of the model, such as copies.",
+              "Hand over the parameters themselves.", witness)  # fmt: skip
+
+
+def missing_words(missing: list[str], every: list[str]) -> str:
+    """Say what the missing parameters have in common."""
+    dead = set(missing)
+    if dead.issuperset(every):
+        return "all of them"
+    whole = [
+        top for top in dict.fromkeys(name.split(".")[0] for name in every)
+        if dead.issuperset(name for name in every if name.split(".")[0] == top)
+    ]  # fmt: skip
+    inside = [name for name in missing if name.split(".")[0] in whole]
+    if whole and len(inside) == len(missing):
+        return "all of " + ", ".join(whole)
+    for ending, word in (("bias", "all biases"), ("norm.weight", "the norms")):
+        if all(name.endswith(ending) for name in missing):
+            return word
+    if all(name.endswith("bias") or "norm" in name for name in missing):
+        return "biases and norms"
+    return f"{missing[0]} and others" if len(missing) > 1 else missing[0]
+
+
+def judge_rates(first: list[Any], second: list[Any], wanted: tuple[float, float]) -> None:
+    """Fail when a learning rate is not above 0, or none follows the recipe."""
+    rates = [float(rate) for rate in first]
+    if not rates or not all(math.isfinite(rate) for rate in rates) or max(rates) <= 0.0:
+        wrong("learning_rate_zero", f"the learning rates are {rates}: nothing would be learned.",
+              "Look at the learning rate that the optimiser gets.", {"rates": rates})  # fmt: skip
+    if rates == [float(rate) for rate in second]:
+        wrong("learning_rate_ignored", f"the learning rate is {rates[0]:g} for recipes that say "
+              f"{wanted[0]:g} and {wanted[1]:g}.", "Read learning_rate from the recipe.",
+              {"rates": rates})  # fmt: skip

@@ -1,0 +1,221 @@
+"""`watch`: check again whenever a file is saved, from the warm zygote.
+
+The tasks of the saved file come first, then those that build on them, then gates 1 to 3. A file
+saved meanwhile ends the round at the next check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import watchfiles
+from rich.console import Console, Group
+from rich.text import Text
+
+from grader import checklist, engine, quick
+from grader.intake import IntakeError
+from grader.outcomes import task_of
+from grader.result import Outcome, Status, clean_text
+from grader.settings import Settings
+from grader.terminal import MARKS
+from grader.workers import Workshop
+
+# Endless loops are common while one writes: no question waits longer.
+QUESTION_S = 4.0
+GATE_QUESTION_S = 20.0
+LAST_GATE = 3
+SETTLE_MS = 20
+LOOK_MS = 500
+# Whose checks build on whose code.
+DEPENDENTS = {"1": ("2", "4", "5"), "2": ("4", "5"), "3": ("4", "5")}
+
+
+class Saves:
+    """The names of saved files, as they come; survives a tree that is deleted and comes back."""
+
+    def __init__(self, tree: Path) -> None:
+        """Watch `tree` in a thread."""
+        self.tree = tree
+        self.names: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+
+    def _watch(self) -> None:
+        while not self.stop.is_set():
+            try:
+                for changes in self._changes(self.tree.stat().st_ino):
+                    for name in {Path(path).name for _, path in changes}:
+                        self.names.put(name)
+            except OSError:
+                time.sleep(LOOK_MS / 1000)
+
+    def _changes(self, inode: int) -> Iterator[set[tuple[watchfiles.Change, str]]]:
+        """Yield changes until the folder is another one than it was."""
+        for changes in watchfiles.watch(
+            self.tree, watch_filter=watchfiles.PythonFilter(), step=SETTLE_MS, stop_event=self.stop,
+            rust_timeout=LOOK_MS, yield_on_timeout=True, raise_interrupt=False,
+        ):  # fmt: skip
+            yield changes
+            if self.tree.stat().st_ino != inode:
+                self.names.put("")
+                return
+
+    @property
+    def waiting(self) -> bool:
+        """Tell whether a file was saved that nobody has taken yet."""
+        return not self.names.empty()
+
+    def take(self) -> set[str]:
+        """Wait for a saved file; return its name and those of others saved with it."""
+        names = {self.names.get()}
+        while self.waiting:
+            names.add(self.names.get())
+        return names
+
+    def close(self) -> None:
+        """End the thread."""
+        self.stop.set()
+        self.thread.join(timeout=2.0)
+
+
+class Watcher:
+    """Checks a tree again and again, and remembers what each check said last."""
+
+    def __init__(
+        self, lab: Settings, referee: engine.Referee, path: Path, tasks: frozenset[str] | None,
+        console: Console,
+    ) -> None:  # fmt: skip
+        """Check `tasks` of the tree in `path`, and the gates where that is all of them."""
+        self.lab = lab
+        self.referee = referee
+        self.path = path
+        self.tasks = tasks
+        self.console = console
+        self.outcomes: dict[str, Outcome] = {}
+        self.superseded = False
+        self.saves = Saves(path)
+
+    def run(self) -> None:
+        """Look at every task once, then at what is saved, until a KeyboardInterrupt."""
+        try:
+            self.round([], time.monotonic())
+            while True:
+                names = self.saves.take()
+                self.round(self.tasks_in(names), time.monotonic())
+        finally:
+            self.saves.close()
+
+    def tasks_in(self, names: set[str]) -> list[str]:
+        """Return the tasks whose code stands in these files, required ones if there are any."""
+        found = [stub.id for stub in quick.stubs_of(self.lab) if stub.file in names]
+        return list(dict.fromkeys(task_of(stub) for stub in found if self.wanted(stub)))
+
+    def wanted(self, stub: str) -> bool:
+        """Tell whether the stub was asked for."""
+        return self.tasks is None or stub in self.tasks or task_of(stub) in self.tasks
+
+    def round(self, first: list[str], began: float) -> None:
+        """Check the tasks `first`, or all without any, then what builds on them, then gates."""
+        every = dict.fromkeys(task_of(s.id) for s in quick.stubs_of(self.lab) if self.wanted(s.id))
+        own = [t for t in first if not t.startswith("S")] or first
+        later = [t for t in first if t not in own]
+        later += [d for t in own for d in DEPENDENTS.get(t, ()) if d in every and d not in own]
+        self.superseded = False
+        try:
+            self.look(own or list(every), self.lab.limits.question_s, 0)
+            self.show(first, began, last=not later and self.tasks is not None)
+            if later:
+                self.look(later, self.lab.limits.question_s, 0)
+            if self.tasks is None:
+                self.look([], GATE_QUESTION_S, LAST_GATE)
+            if later or self.tasks is None:
+                self.show([], began, last=True)
+        except IntakeError as error:
+            self.say(f"cannot check: {error}; the last verdict stands, waiting for the next save")
+        except KeyboardInterrupt:
+            if not self.superseded:
+                raise
+
+    def look(self, tasks: list[str], question_s: float, gates: int) -> None:
+        """Run the checks of `tasks` and of the first `gates` gates."""
+        limits = replace(self.lab.limits, question_s=question_s)
+        self.referee.adopt(replace(self.lab, limits=limits))
+        wanted = frozenset(s.id for s in quick.stubs_of(self.lab)
+                           if task_of(s.id) in tasks and self.wanted(s.id))  # fmt: skip
+        known = [o for o in self.outcomes.values() if o.stub and o.stub not in wanted]
+        self.outcomes = {o.check: o for o in known}
+        self.referee.grade(
+            engine.Request(self.path, tasks=wanted, gates=gates, known=tuple(known)), self.heard
+        )
+
+    def heard(self, event: dict[str, Any]) -> None:
+        """Keep each outcome; give up when another file was saved."""
+        if event["kind"] == "end":
+            self.outcomes[event["outcome"].check] = event["outcome"]
+        elif event["kind"] == "start" and self.saves.waiting:
+            self.superseded = True
+            raise KeyboardInterrupt
+
+    def show(self, tasks: list[str], began: float, *, last: bool) -> None:
+        """Print the verdict: all of it on a terminal, elsewhere only what is new."""
+        seconds = f"{time.monotonic() - began:.2f} s"
+        checks = [o.to_json() for o in self.outcomes.values() if o.stub]
+        found = checklist.rows(checks, quick.stubs_of(self.lab))
+        whole = checklist.render(found, self.path, complete=self.tasks is None)
+        if self.console.is_terminal:
+            self.console.clear()
+            self.console.print(Group(whole, *self.gates()))
+        elif tasks:
+            for row in found:
+                if task_of(row.stub.id) in tasks:
+                    word = checklist.WORDS.get(row.speaks["status"], checklist.WRONG)[0]
+                    self.say(f"{row.stub.id} {word}: {checklist.explanation(row.speaks)[0]}")
+        else:
+            self.console.print(Group(whole, *self.gates()), soft_wrap=True)
+        what = f"task {', '.join(tasks)}" if tasks else "everything"
+        after = "" if last else "; going on"
+        self.say(f"{what}: {seconds} after the save{after}; Ctrl-C ends")
+
+    def gates(self) -> list[Text]:
+        """Return a line for each gate that was tried."""
+        lines = []
+        for outcome in self.outcomes.values():
+            if outcome.gate and outcome.status is not Status.BLOCKED:
+                word, style = MARKS[str(outcome.status)]
+                text = f"gate {outcome.gate}: {word}"
+                if outcome.status is not Status.PASSED:
+                    text += f": {outcome.summary}"
+                lines.append(Text(clean_text(text), style=style))
+        return lines
+
+    def say(self, text: str) -> None:
+        """Print one line at once."""
+        self.console.print(Text(clean_text(text), style="dim"), soft_wrap=True)
+
+
+def watch(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> int:
+    """Watch a tree until Ctrl-C; return the exit code."""
+    path = options.tree or quick.default_tree()
+    if not path.is_dir():
+        raise IntakeError(f"{path} is no folder: watch looks at the folder you work in")
+    tasks = quick.chosen(options.tasks, lab)
+    console = Console(highlight=False)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    lab = replace(lab, limits=replace(lab.limits, question_s=QUESTION_S))
+    with engine.Referee(lab, workshop=workshop) as referee:
+        watcher = Watcher(lab, referee, path, tasks, console)
+        watcher.say(f"watching {path}; Ctrl-C ends")
+        try:
+            watcher.run()
+        except KeyboardInterrupt:
+            watcher.say("stopped")
+    return 0

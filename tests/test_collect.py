@@ -1,0 +1,251 @@
+"""Every layout of a class is recognised, and each submission comes out as what was handed in."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from class_cases import FILES, LAB, as_zip, packed, tree, write
+
+from grader import intake
+from grader.collect import CollectError, Collection, Student, collect, place
+from grader.entries import IntakeError
+
+
+def staged(collection: Collection, scratch: Path) -> dict[str, dict[str, bytes]]:
+    """Place and stage every submission: the files by key; "" for one that cannot be."""
+    found = {}
+    for one in collection.submissions:
+        placed = place(one, scratch / one.key / "placed", LAB)
+        files = intake.stage(placed.path, scratch / one.key / "staged", LAB).files
+        found[one.key] = {Path(name).name: content for name, content in files.items()}
+    return found
+
+
+def keys(collection: Collection) -> list[str]:
+    return [one.key for one in collection.submissions]
+
+
+def both(files: dict[str, bytes], folder: Path) -> list[Path]:
+    """Return the same class as a folder, a zip, and a zip that wraps it in a folder."""
+    wrapped = {f"download/{name}": content for name, content in files.items()}
+    return [
+        write(folder / "class", files),
+        as_zip(folder / "class.zip", files),
+        as_zip(folder / "wrapped.zip", wrapped),
+        write(folder / "outer", wrapped),
+    ]
+
+
+def test_folders_are_one_submission_each(tmp_path: Path) -> None:
+    for i, source in enumerate(both(tree("anna/") | tree("bob/work/"), tmp_path)):
+        found = collect(source, LAB)
+        assert (found.report.layout, keys(found)) == ("folders", ["anna", "bob"])
+        assert staged(found, tmp_path / f"s{i}") == {"anna": FILES, "bob": FILES}
+
+
+def test_archives_are_one_submission_each(tmp_path: Path) -> None:
+    notebook = {
+        "nbformat": 4, "nbformat_minor": 5, "metadata": {},
+        "cells": [
+            {"cell_type": "code", "id": "a", "metadata": {}, "outputs": [], "execution_count": None,
+             "source": f"%%writefile transformer/{name}\n{content.decode().rstrip()}"}
+            for name, content in FILES.items()
+        ],
+    }  # fmt: skip
+    files = {"anna.zip": packed(tree("lab/")), "carl.ipynb": json.dumps(notebook).encode()}
+    for i, source in enumerate(both(files, tmp_path)):
+        found = collect(source, LAB)
+        assert (found.report.layout, keys(found)) == ("archives", ["anna", "carl"])
+        assert staged(found, tmp_path / f"s{i}") == {"anna": FILES, "carl": FILES}
+
+
+def test_archive_in_a_folder_is_opened_and_reported(tmp_path: Path) -> None:
+    files = {"anna/lab.zip": packed(tree()), "anna/readme.txt": b"hi"} | tree("bob/")
+    for i, source in enumerate(both(files, tmp_path)):
+        found = collect(source, LAB)
+        assert [line.split(":")[0] for line in found.report.nested] == ["anna"]
+        assert staged(found, tmp_path / f"s{i}") == {"anna": FILES, "bob": FILES}
+
+
+CANVAS = {
+    "doejane_501_9001_masks-1.py": FILES["masks.py"],
+    "doejane_501_9002_attention.py": FILES["attention.py"],
+    "oneilal_LATE_502_9003_lab-1.zip": packed(tree("lab/")),
+    "anon_Xy7_9004_lab.zip": packed(tree()),
+    "LATE_anon_Zq2_9005_lab.tar-1.gz": packed(tree()),
+    "leeann_503_text.html": b"<p>my answer</p>",
+}
+
+
+def test_canvas_download_is_grouped_by_user_id(tmp_path: Path) -> None:
+    for i, source in enumerate(both(CANVAS, tmp_path)):
+        found = collect(source, LAB)
+        assert found.report.layout == "Canvas"
+        assert keys(found) == ["501", "502", "503", "anon_Xy7", "anon_Zq2"]
+        late = {one.key: one.late for one in found.submissions}
+        assert late == {
+            "501": False,
+            "502": True,
+            "503": False,
+            "anon_Xy7": False,
+            "anon_Zq2": True,
+        }
+        readable = [one for one in found.submissions if one.key != "503"]
+        assert staged(Collection(readable, found.report), tmp_path / f"s{i}") == dict.fromkeys(
+            ("501", "502", "anon_Xy7", "anon_Zq2"), FILES
+        )
+
+
+def test_canvas_resubmission_suffix_is_taken_off_and_reported(tmp_path: Path) -> None:
+    report = collect(as_zip(tmp_path / "c.zip", CANVAS), LAB).report
+    assert report.renamed == ["doejane: masks-1.py is masks.py, which the platform renamed"]
+    assert report.late == ["oneilal", "anon_Zq2"]
+
+
+def test_canvas_page_of_text_is_a_submission_that_cannot_be_graded(tmp_path: Path) -> None:
+    found = collect(as_zip(tmp_path / "c.zip", CANVAS), LAB)
+    one = next(one for one in found.submissions if one.key == "503")
+    assert found.report.unreadable == ["leeann: a text or a link, no files"]
+    with pytest.raises(IntakeError, match="a text or a link was handed in"):
+        place(one, tmp_path / "x", LAB)
+
+
+def test_canvas_upload_names_carry_both_ids(tmp_path: Path) -> None:
+    found = collect(as_zip(tmp_path / "c.zip", CANVAS), LAB)
+    names = {one.key: one.upload for one in found.submissions}
+    assert names["501"] == "doejane_501_9001_"
+    assert names["502"] == "oneilal_LATE_502_9003_"
+    assert names["anon_Zq2"] == "LATE_anon_Zq2_9005_"
+
+
+@pytest.mark.parametrize("end", ["", "_"])
+def test_moodle_download_with_folders(tmp_path: Path, end: str) -> None:
+    files = {
+        f"Jane Doe_31_assignsubmission_file{end}/lab.zip": packed(tree()),
+        f"Jane Doe_31_assignsubmission_onlinetext{end}/onlinetext.html": b"hello",
+        f"Participant_37_assignsubmission_file{end}/masks.py": FILES["masks.py"],
+        f"Participant_37_assignsubmission_file{end}/attention.py": FILES["attention.py"],
+    }
+    for i, source in enumerate(both(files, tmp_path)):
+        found = collect(source, LAB)
+        assert (found.report.layout, keys(found)) == ("Moodle", ["31", "37"])
+        assert [s.name for one in found.submissions for s in one.students] == ["Jane Doe", ""]
+        assert found.submissions[0].upload == f"Jane Doe_31_assignsubmission_file{end}/"
+        assert staged(found, tmp_path / f"s{i}") == {"31": FILES, "37": FILES}
+
+
+def test_moodle_download_that_is_flat(tmp_path: Path) -> None:
+    files = {
+        "Jane Doe_31_assignsubmission_file_masks.py": FILES["masks.py"],
+        "Jane Doe_31_assignsubmission_file_attention.py": FILES["attention.py"],
+        "jdoe_Al Lee_37_assignsubmission_file_lab.zip": packed(tree()),
+    }
+    found = collect(as_zip(tmp_path / "m.zip", files), LAB)
+    assert (found.report.layout, keys(found)) == ("Moodle", ["31", "37"])
+    assert staged(found, tmp_path / "s") == {"31": FILES, "37": FILES}
+
+
+GRADESCOPE_YAML = b"""\
+submission_71:
+  :submitters:
+  - :name: Jane Doe
+    :sid: '007'
+    :email: jane@x.org
+  - :name: Al O'Neil
+    :sid: 0123
+  :created_at: 2026-02-30 10:00:00.1 Z
+  :score: 3.0
+  :results: !ruby/object:Foo
+    :tests: []
+submission_73:
+  :submitters:
+  - :name: Ann Lee
+    :sid:
+submission_79:
+  :submitters:
+  - :name: Gone
+"""
+
+
+def test_gradescope_group_is_one_submission_with_all_its_students(tmp_path: Path) -> None:
+    files = tree("submission_71/") | {"submission_73/lab.zip": packed(tree())}
+    files["submission_metadata.yml"] = GRADESCOPE_YAML
+    for i, source in enumerate(both(files, tmp_path)):
+        found = collect(source, LAB)
+        assert (found.report.layout, keys(found)) == (
+            "Gradescope",
+            ["submission_71", "submission_73"],
+        )
+        assert found.submissions[0].students == (
+            Student("", ("007",), "Jane Doe", "jane@x.org"),
+            Student("", ("0123",), "Al O'Neil", ""),
+        )
+        assert found.report.notes == [
+            "submission_79 (Gone) is in submission_metadata.yml but did not come"
+        ]
+        assert staged(found, tmp_path / f"s{i}") == dict.fromkeys(keys(found), FILES)
+
+
+@pytest.mark.parametrize("text", [b"a: [", b"- 1", b"\xff", b"[" * 9000])
+def test_gradescope_metadata_that_is_none_is_refused(tmp_path: Path, text: bytes) -> None:
+    files = tree("submission_71/") | {"submission_metadata.yml": text}
+    with pytest.raises(CollectError, match=r"submission_metadata\.yml"):
+        collect(write(tmp_path / "g", files), LAB)
+
+
+def test_blackboard_latest_attempt_is_graded(tmp_path: Path) -> None:
+    name = "Lab 1_jdoe_attempt_2026-01-0{}-10-00-00{}"
+    files = {
+        name.format(1, "_lab.zip"): packed({"transformer/masks.py": b"old = 1\n"}),
+        name.format(1, ".txt"): b"Naam: Jane Doe (jdoe)",
+        name.format(2, "_lab.zip"): packed(tree()),
+        name.format(2, ".txt"): b"Naam: Jane Doe (jdoe)",
+    }
+    found = collect(as_zip(tmp_path / "gradebook_X_Lab_2026.zip", files), LAB)
+    assert (found.report.layout, keys(found)) == ("Blackboard", ["jdoe"])
+    assert found.report.duplicated == [
+        "jdoe: several attempts: the latest, 2026-01-02-10-00-00, is graded"
+    ]
+    assert staged(found, tmp_path / "s") == {"jdoe": FILES}
+
+
+def test_classroom_clones_are_called_as_their_users(tmp_path: Path) -> None:
+    files = tree("lab-1-anna/") | tree("lab-1-bob-lee/")
+    files |= {"lab-1-anna/.git/HEAD": b"x", "lab-1-bob-lee/.git/HEAD": b"x"}
+    found = collect(write(tmp_path / "clones", files), LAB)
+    assert found.report.layout == "GitHub Classroom"
+    assert [one.students[0].ids for one in found.submissions] == [("anna",), ("bob-lee",)]
+    assert staged(found, tmp_path / "s") == {"lab-1-anna": FILES, "lab-1-bob-lee": FILES}
+
+
+def test_pattern_takes_any_layout(tmp_path: Path) -> None:
+    files = {
+        "week3/late/anna__masks.py": FILES["masks.py"],
+        "week3/late/anna__attention.py": FILES["attention.py"],
+        "week3/ok/bob__lab.zip": packed(tree()),
+        "week3/notes.txt": b"x",
+    }
+    pattern = r"week3/(?:(?P<late>late)|ok)/(?P<student_id>\w+?)__"
+    for i, source in enumerate(both(files, tmp_path)[:2]):
+        found = collect(source, LAB, pattern=pattern)
+        assert (keys(found), [one.late for one in found.submissions]) == (
+            ["anna", "bob"],
+            [True, False],
+        )
+        assert found.report.ignored == ["week3/notes.txt"]
+        assert staged(found, tmp_path / f"s{i}") == {"anna": FILES, "bob": FILES}
+
+
+@pytest.mark.parametrize("pattern", ["(", "a(b)", "(?P<student_id>nobody)"])
+def test_pattern_that_finds_nobody_is_refused(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(CollectError):
+        collect(write(tmp_path / "c", tree("anna/")), LAB, pattern=pattern)
+
+
+def test_collected_submission_can_be_pickled(tmp_path: Path) -> None:
+    found = collect(as_zip(tmp_path / "c.zip", CANVAS), LAB)
+    one = pickle.loads(pickle.dumps(found.submissions[0]))
+    assert place(one, tmp_path / "x", LAB).path.name == "501"

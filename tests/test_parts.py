@@ -1,0 +1,179 @@
+"""What the checks of parts share, against a made-up submission that answers as it is told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from grader import causes
+from grader.compare import TOLERANCE
+from grader.draws import Draws
+from grader.expectations import Expectations
+from grader.parameters import ProbeConfig, parameter_shapes
+from grader.parts import TOLERANCE_FLOAT32, Case, Trial, ask, built_on, must_raise, returned
+from grader.result import CheckFailed, Diagnosis, Outcome, Status
+from grader.submission import Question, StudentError
+from grader.trials import silenced, try_modules
+
+CONFIG = ProbeConfig(d_model=6, num_heads=2, d_ff=7)
+VALID = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
+RNG = Draws(0, "parts")
+X = RNG.child("x").uniform((2, 5, 6), -1.7, 1.7)
+WEIGHTS = RNG.child("weights").weights(parameter_shapes(CONFIG, "encoder_block"))
+INSIDE = ("self_attention", "attention_branch", "feed_forward", "feed_forward_branch")
+CASE = Case("the block", {"x": X, "valid": VALID}, VALID, causes.ENCODER_BLOCK)
+TRIAL = Trial("encoder_block", "encoder.EncoderBlock", CONFIG, WEIGHTS, (CASE,), sublayers=INSIDE)
+EXPECTED = Expectations().for_check("test")
+RIGHT = TRIAL.expect(EXPECTED, CASE)
+PRECISION = {"kind": "raised", "type": "RuntimeError", "message": "expected Double but got Float"}
+
+
+class Answering:
+    """A submission that answers one list after another and remembers what it was asked."""
+
+    def __init__(self, *rounds):
+        self.rounds = list(rounds)
+        self.asked = []
+
+    def attempt(self, *questions):
+        self.asked.append(questions)
+        return self.rounds.pop(0)
+
+
+def answer(value, records=None, changed=()):
+    records = [records or {}]
+    return {"outputs": [value], "records": records, "inputs_changed": list(changed)}
+
+
+def judged(*values):
+    """Judge the block that gives these answers, one to each time it is asked."""
+    first, *again = values
+    rounds = [[{}, answer(first)], [{}, *map(answer, again)]]
+    return try_modules(Answering(*rounds), EXPECTED, "Look again.", TRIAL)
+
+
+def test_right_answer_passes_with_its_evidence():
+    assert judged(RIGHT[""]) == {"largest_difference": 0.0, "tolerance": TOLERANCE}
+
+
+@pytest.mark.parametrize("slip", [s for s in causes.ENCODER_BLOCK if "bias" not in s])
+def test_wrong_answer_is_named_by_its_slip(slip):
+    wrong = EXPECTED(
+        "wrong_encoder_block", config=CONFIG, weights=WEIGHTS, **CASE.inputs, slip=slip
+    )["value"]
+    with pytest.raises(CheckFailed) as failure:
+        judged(wrong)
+    assert failure.value.diagnosis.code == slip
+    assert failure.value.diagnosis.part == "encoder"
+
+
+@pytest.mark.parametrize("left", [1e-30, np.nan, -np.inf])
+def test_padding_must_be_exactly_zero(left):
+    value = RIGHT[""].copy()
+    value[1, 4, 2] = left
+    with pytest.raises(CheckFailed, match="padded position 4 of row 1"):
+        judged(value)
+
+
+def test_constant_answer_does_not_respond():
+    with pytest.raises(CheckFailed) as failure:
+        judged(np.full_like(X, 0.25))
+    assert failure.value.diagnosis.code == "does_not_respond"
+
+
+def test_answer_that_differs_each_time_is_not_deterministic():
+    with pytest.raises(CheckFailed) as failure:
+        judged(RIGHT[""] + X, RIGHT[""] + X, RIGHT[""] - X)
+    assert failure.value.diagnosis.code == "not_deterministic"
+
+
+@pytest.mark.parametrize(
+    "name, code, words",
+    [
+        ("attention_branch", "sublayer_misfed", "comes out of attention_branch"),
+        (None, "sublayers_misjoined", "What every sub-layer returns is right"),
+    ],
+)
+def test_first_wrong_sublayer_is_named(name, code, words):
+    records = {inside: RIGHT[inside] for inside in INSIDE}
+    if name is not None:
+        records[name] = records[name] + X
+    wrong = answer(RIGHT[""] + X, records)
+    submission = Answering([{}, wrong], [{}, wrong, wrong])
+    with pytest.raises(CheckFailed, match=words) as failure:
+        try_modules(submission, EXPECTED, "Look again.", TRIAL)
+    assert failure.value.diagnosis.code == code
+
+
+def test_named_cause_speaks_before_an_earlier_difference():
+    case = Case("the other block", {"x": X}, None, causes.ENCODER_BLOCK)
+    inputs = {"config": CONFIG, "weights": WEIGHTS, "x": X, "slip": "order_exchanged"}
+    wrong = EXPECTED("wrong_encoder_block", **inputs)["value"]
+    trial = Trial("encoder_block", "encoder.EncoderBlock", CONFIG, WEIGHTS, (CASE, case))
+    submission = Answering([{}, answer(RIGHT[""] + X), answer(wrong)])
+    with pytest.raises(CheckFailed, match="the other block: feed-forward runs before attention"):
+        try_modules(submission, EXPECTED, "Look again.", trial)
+
+
+def test_silenced_trial_keeps_its_input():
+    quiet = silenced(TRIAL)
+    np.testing.assert_array_equal(quiet.expect(EXPECTED, Case("", {"x": X}))[""], X)
+
+
+def test_tree_that_mixes_precisions_is_asked_in_float32():
+    submission = Answering([StudentError(PRECISION)], [{"value": 1.0}])
+    question = Question("call", {"args": [X, {"mask": VALID}], "dtype": "float64"})
+    assert ask(submission, question) == ([{"value": 1.0}], TOLERANCE_FLOAT32)
+    (again,) = submission.asked[1]
+    assert again.arguments["dtype"] == "float32"
+    assert again.arguments["args"][0].dtype == np.float32
+    assert again.arguments["args"][1]["mask"].dtype == bool
+
+
+def test_changed_argument_is_a_failure():
+    with pytest.raises(CheckFailed, match="changed an argument in place"):
+        returned(answer(X, changed=["0"]), "the block", "encoder")
+
+
+@pytest.mark.parametrize(
+    "given, code",
+    [
+        ({"value": 1}, "error_missing"),
+        (StudentError({"kind": "raised", "type": "KeyError", "message": "x"}), "wrong_error"),
+    ],
+)
+def test_refusal_must_be_the_error_that_is_promised(given, code):
+    with pytest.raises(CheckFailed) as failure:
+        must_raise(given, "ValueError", "the block", "encoder")
+    assert failure.value.diagnosis.code == code
+    must_raise(StudentError({"kind": "raised", "type": "ValueError"}), "ValueError", "", "")
+
+
+def test_stub_is_no_refusal():
+    with pytest.raises(StudentError):
+        must_raise(StudentError({"kind": "not_implemented"}), "ValueError", "the block", "encoder")
+
+
+def earlier(stub):
+    diagnosis = Diagnosis("no_scale", "attention", "the dot products are not scaled.", "Look.")
+    return Outcome("check", stub, None, Status.FAILED, "", diagnosis)
+
+
+def test_failure_is_blamed_on_the_task_it_is_built_on():
+    failure = CheckFailed(Diagnosis("values_differ", "encoder", "the block differs.", "Look."))
+    with pytest.raises(CheckFailed) as blamed, built_on("encoder", [earlier("2.1")], "2.1"):
+        raise failure
+    assert blamed.value.diagnosis.part == "attention"
+    assert "Task 2.1" in blamed.value.diagnosis.cause
+    with pytest.raises(CheckFailed) as own, built_on("encoder", [earlier("2.1")], "3.1"):
+        raise failure
+    assert own.value.diagnosis.part == "encoder"
+
+
+def test_error_below_tasks_that_pass_is_blamed_on_their_caller():
+    frames = [{"file": f"transformer/{name}.py"} for name in ("models", "encoder", "attention")]
+    for findings, part in (([], "encoder"), ([earlier("2.1")], "attention")):
+        error = StudentError({"kind": "raised", "frames": frames})
+        with pytest.raises(StudentError) as raised, built_on("encoder", findings, "2.1"):
+            raise error
+        assert raised.value.part == part
