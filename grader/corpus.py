@@ -103,13 +103,19 @@ class Wrong(Case):
 
     def scope(self, points: PointsTable) -> Scope:
         """The stubs that must catch it; for a gate every part too, whose findings it reads."""
-        named = {
-            n for c in (self.catch, self.given_submitted) if c is not None for n in c.caught_by
-        }
-        gates = [number for number, gate in enumerate(points.gates, 1) if gate in named]
-        if self.trains or gates:
-            return Scope(None, 4 if self.trains else max(gates))
-        return Scope(frozenset(named), 0)
+        return self._scope(points, self.catch)
+
+    def scope_submitted(self, points: PointsTable) -> Scope:
+        """Return the same for the run with given files as submitted."""
+        return self._scope(points, self.given_submitted)
+
+    def _scope(self, points: PointsTable, catch: Catch | None) -> Scope:
+        if catch is None:
+            return Scope(None, 3)
+        gates = [n for n, gate in enumerate(points.gates, 1) if gate in catch.caught_by]
+        if self.needs_training or gates:
+            return Scope(None, 4 if self.needs_training else max(gates))
+        return Scope(frozenset(catch.caught_by), 0)
 
     def check(self, points: PointsTable) -> None:
         """Refuse a verdict that is incomplete or that no run could give."""
@@ -137,6 +143,7 @@ class Right(Case):
 
     kind = "right"
     loses: tuple[str, ...] = ()
+    given: Literal["original", "submitted"] = "original"
 
     @property
     def trains(self) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import warnings
 from collections.abc import Iterable, Mapping
 
 from grader.meanings import (
@@ -22,7 +21,7 @@ from grader.meanings import (
     Unreadable,
     joined,
 )
-from grader.scopes import Binding, Deferred, Module, Scope, Use
+from grader.scopes import Binding, Deferred, Module, Scope, Use, read_module
 
 _MOST_STEPS = 300_000
 # Modules that others have as an attribute: torch.sys is sys.
@@ -55,9 +54,7 @@ class Sources:
         self._packages = {path.split("/")[0] for path in files}
         for path, content in files.items():
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # a student's odd escapes are not ours
-                    module = Module(path, ast.parse(content))
+                module = read_module(path, content)
                 self.modules[module.name] = module
             except (SyntaxError, ValueError):
                 continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -115,6 +116,14 @@ class Module:
         parts = self.package.split(".")
         base = parts[: len(parts) - level + 1]
         return ".".join([*base, *([module] if module else [])])
+
+
+@functools.lru_cache(maxsize=64)
+def read_module(path: str, content: bytes) -> Module:
+    """Parse a file; most files of a class are the same, so each is kept for a while."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a student's odd escapes are not ours
+        return Module(path, ast.parse(content))
 
 
 def _main_guards(tree: ast.Module) -> Iterator[ast.stmt]:

@@ -29,7 +29,7 @@ from rich.text import Text
 
 from grader import corpus, patching, settings
 from grader.containment import Traps
-from grader.corpus import Case, Hostile, Right, Wrong
+from grader.corpus import Case, Hostile, Right, Scope, Wrong
 from grader.engine import Referee, Request
 from grader.intake import IntakeError
 from grader.result import write_json
@@ -73,24 +73,29 @@ class Judge:
 
     def _judge(self, case: Case, result: Result) -> None:
         if isinstance(case, Right):
-            compare_right(case.loses, self._grade(case), case.trains, result)
+            tree = self._grade(case, case.scope(self.lab.points), given=case.given)
+            compare_right(case.loses, tree, case.trains, result)
         elif isinstance(case, Hostile):
             self._hostile(case, result)
         elif isinstance(case, Wrong):
-            tree = self._grade(case)
-            if case.catch is not None:
-                compare_catch(case.catch, tree, result)
-            else:
-                compare_right((), tree, case.trains, result)
-                notes = " ".join(tree["submission"]["notes"])
-                result.problems += [
-                    f"no note says that {edit.file} was replaced by the original"
-                    for edit in case.edit
-                    if edit.file not in notes
-                ]
-            if case.given_submitted is not None:
-                tree = self._grade(case, given="submitted")
-                compare_catch(case.given_submitted, tree, result)
+            self._wrong(case, result)
+
+    def _wrong(self, case: Wrong, result: Result) -> None:
+        points = self.lab.points
+        tree = self._grade(case, case.scope(points))
+        if case.catch is not None:
+            compare_catch(case.catch, tree, result)
+        else:
+            compare_right((), tree, False, result)
+            notes = " ".join(tree["submission"]["notes"])
+            # A file with a stretch task in it is the student's, given code and all.
+            own = {stub.file for stub in points.stretch}
+            for file in sorted({edit.file for edit in case.edit} - own):
+                if file not in notes:
+                    result.problems.append(f"no note says that the original {file} was graded")
+        if case.given_submitted is not None:
+            tree = self._grade(case, case.scope_submitted(points), given="submitted")
+            compare_catch(case.given_submitted, tree, result)
 
     def _hostile(self, case: Hostile, result: Result) -> None:
         isolation = self.referee.isolation
@@ -100,7 +105,8 @@ class Judge:
             result.skipped = f"needs {', '.join(missing)}"
             return
         with Traps(self.referee) as traps:
-            tree = self._grade(case, words=traps.words, question_s=case.question_s)
+            scope = case.scope(self.lab.points)
+            tree = self._grade(case, scope, words=traps.words, question_s=case.question_s)
             compare_hostile(case, tree, result)
             with tempfile.TemporaryDirectory(prefix="grader-case-") as out:
                 request = Request(patching.SOLUTION, Path(out), tasks=frozenset({"1"}), gates=0)
@@ -113,6 +119,7 @@ class Judge:
     def _grade(
         self,
         case: Case,
+        scope: Scope,
         *,
         given: Literal["original", "submitted"] = "original",
         words: Mapping[str, str] | None = None,
@@ -126,9 +133,9 @@ class Judge:
             path = Path(folder, case.name)
             tree = patching.patched(case.base, case.edit, case.file, case.delete, words)
             patching.write(tree, path)
-            tasks, gates = case.scope(self.lab.points)
             out = Path(folder, "out")
-            found = self.referee.grade(Request(path, out, tasks=tasks, gates=gates))
+            request = Request(path, out, tasks=scope.tasks, gates=scope.gates)
+            found = self.referee.grade(request)
             if json.loads((out / "results.json").read_bytes()) != found:
                 raise RuntimeError(f"{case.name}: results.json is not what was found")
             return found

@@ -119,20 +119,24 @@ class Worker:
 
         Args:
             question: The question; the last frame is its answer.
-            respond: Returns the reply to a frame.
+            respond: Returns the reply to a frame; one that holds "end" is the last.
             deadline_s: Seconds for all of it.
-            step_s: Seconds between two frames.
+            step_s: Seconds between two frames, until the last reply: what was drawn in advance
+                may be used up after it.
 
         Raises:
             WorkerLost: a deadline passed, the process died, or a frame broke the rules.
         """
         deadline = time.monotonic() + deadline_s
         ticket = self.post([question], deadline_s)
-        with self._losing(min(step_s, deadline_s)):
-            while True:
-                message = self._next(min(deadline, time.monotonic() + step_s))
+        patience = step_s
+        while True:
+            with self._losing(min(patience, deadline_s)):
+                message = self._next(min(deadline, time.monotonic() + patience))
                 if "answers" not in message:
-                    self.channel.send(respond(message), deadline)
+                    reply = respond(message)
+                    patience = deadline_s if "end" in reply else step_s
+                    self.channel.send(reply, deadline)
                     continue
                 self._keep(message)
                 if ticket.number in self.kept:

@@ -8,7 +8,6 @@ import io
 import json
 import unittest
 import xml.etree.ElementTree as ET
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -29,8 +28,7 @@ from platform_cases import (
     tree,
 )
 
-from grader.__main__ import FORMATS, main
-from grader.platforms import EXPORTERS, ExportError, export, nbgrader_csv
+from grader.platforms import EXPORTERS, ExportError, nbgrader_csv
 from grader.platforms.common import OUR_FAULT, UNFINISHED, read
 from grader.platforms.markdown import escaped
 
@@ -291,35 +289,3 @@ def test_rounded_points_add_up_exactly() -> None:
     out = gradescope(result)
     assert round(sum(test["max_score"] for test in out["tests"]), 6) == 100.01
     assert round(sum(test["score"] for test in out["tests"]), 6) == 100.01
-
-
-def test_export_command_writes_beside_the_result(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps(mixed()), encoding="utf-8")
-    assert main(["export", str(path), "--format", "junit, gradescope", "--format", "markdown"]) == 0
-    names = {p.name for p in tmp_path.iterdir()}
-    assert names == {"results.json", "junit.xml", "gradescope.json", "report.md"}
-    assert len(capsys.readouterr().out.splitlines()) == 3
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 1}', "\x00"])
-def test_export_command_refuses_what_is_no_result(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "results.json"
-    path.write_text(text, encoding="utf-8")
-    assert main(["export", str(path), "--format", "junit"]) == 2
-    assert capsys.readouterr().err.startswith(f"cannot export {path}: ")
-    assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
-
-
-def test_command_line_names_every_format() -> None:
-    assert FORMATS.split(", ") == list(EXPORTERS)
-
-
-def test_nothing_is_written_when_one_format_fails(tmp_path: Path) -> None:
-    with pytest.raises(ExportError):
-        export(tree() | {"score": 1}, ["junit", "gradescope"], tmp_path)
-    assert list(tmp_path.iterdir()) == []

@@ -87,9 +87,10 @@ def test_multi_head_attention_obeys_every_mask(
     cases = (
         Case("self-attention under a causal mask", {"query": query, "causal": True},
              causes=chosen(causes.MASKS, "causal_ignored")),
+        Case("self-attention with padded keys", {"query": query, "key_valid": EVERY_ROW},
+             causes=chosen(causes.MASKS, "key_valid_ignored", "mask_of_other_rows")),
         Case("self-attention with padding", padded, EVERY_ROW,
-             chosen(causes.MASKS, "key_valid_on_queries", "key_valid_ignored",
-                    "mask_of_other_rows")),
+             chosen(causes.MASKS, "key_valid_on_queries")),
         Case("self-attention under a causal mask and padding", padded | {"causal": True}, EVERY_ROW,
              chosen(causes.MASKS, "causal_lost_with_padding", "key_valid_lost_with_causal",
                     "masks_or")),

@@ -60,7 +60,14 @@ def collect(
         CollectError: there is no class, or its layout is not known.
     """
     opened = open_source(source, settings.staging)
-    layout = by_pattern(opened.files(), pattern) if pattern else detect(opened, source, settings)
+    try:
+        if pattern:
+            layout = by_pattern(opened.files(), pattern)
+        else:
+            opened = unwrapped(opened)
+            layout = detect(opened, source, settings)
+    except OSError as error:
+        raise CollectError(f"{source} cannot be read: {error.strerror or error}") from None
     if not layout.claims:
         raise CollectError(f"{source}: no submission was found; layout {layout.name}: {layout.why}")
     submissions, report = gather(opened, layout, settings)
@@ -69,23 +76,23 @@ def collect(
     return Collection(submissions, report)
 
 
+def unwrapped(opened: Source) -> Source:
+    """Return the class that lies in the only folder, if one does: many like to wrap a download."""
+    tops = opened.tops()
+    if list(tops.values()) == [True]:
+        inner = opened.inside(next(iter(tops)))
+        if is_class(inner.tops()):
+            return inner
+    return opened
+
+
 def detect(opened: Source, path: Path, settings: Settings) -> Layout:
     """Recognise the layout by what lies at the top.
 
     Raises:
         CollectError: it is empty, a single submission, or of no known layout.
     """
-    try:
-        tops = opened.tops()
-        if list(tops.values()) == [True]:
-            # Downloads and their readers like to wrap everything in a folder.
-            (wrapper,) = tops
-            inner = _inside(opened, wrapper)
-            if is_class(inner):
-                opened.enter(wrapper)
-                tops = opened.tops()
-    except OSError as error:
-        raise CollectError(f"{path} cannot be read: {error.strerror or error}") from None
+    tops = opened.tops()
     if not tops:
         raise CollectError(f"{path} is empty: expected one folder or archive for each student")
     tasks = {stub.file for stub in settings.points.stubs}

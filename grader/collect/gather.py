@@ -43,7 +43,7 @@ def gather(source: Source, layout: Layout, settings: Settings) -> tuple[list[Col
             key = f"{key}-{digest(raw)}"
         taken.add(key.casefold())
         submissions.append(_gather_one(source, key, groups[raw], settings, report))
-    report.refused = [one_line(text) for text in source.refused]
+    report.refused += [one_line(text) for text in source.refused]
     report.submissions = len(submissions)
     report.late = [one.who for one in submissions if one.late]
     return sorted(submissions, key=lambda one: one.key), report

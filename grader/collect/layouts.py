@@ -14,7 +14,8 @@ from grader.collect.model import CollectError, Student
 from grader.collect.source import Source
 
 METADATA = "submission_metadata.yml"
-ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".ipynb", ".rar", ".7z")
+# Canvas calls the second lab.tar.gz of a student lab.tar-1.gz.
+_ARCHIVE = re.compile(r"(?i)\.(?:zip|tgz|ipynb|rar|7z|tar|tar(?:-\d+)?\.(?:gz|bz2|xz))\Z")
 
 
 @dataclass(frozen=True)
@@ -178,15 +179,9 @@ def folders_and_archives(tops: Mapping[str, bool]) -> Layout | None:
 
 
 def stem_of(name: str) -> str:
-    """Return an archive's name without its ending, or "" if it is none.
-
-    Canvas calls the second lab.tar.gz of a student lab.tar-1.gz.
-    """
-    name = re.sub(r"(?i)\.tar-\d+\.(gz|bz2|xz)\Z", r".tar.\1", name)
-    for ending in sorted(ARCHIVES, key=len, reverse=True):
-        if name.lower().endswith(ending) and len(name) > len(ending):
-            return name[: -len(ending)]
-    return ""
+    """Return an archive's or notebook's name without its ending, or "" if it is neither."""
+    found = _ARCHIVE.search(name)
+    return name[: found.start()] if found else ""
 
 
 def by_pattern(paths: Iterable[str], expression: str) -> Layout:

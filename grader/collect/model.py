@@ -137,7 +137,7 @@ def safe_key(text: str) -> str:
     kept = "".join(c if c.isalnum() or c in "-_." else "_" for c in text).strip("._")
     while len(kept.encode()) > MOST_KEY:
         kept = kept[:-1]
-    if kept == text:
+    if kept and kept == text:
         return kept
     return f"{kept}-{digest(text)}" if kept else digest(text)
 

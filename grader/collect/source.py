@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import stat
@@ -16,7 +17,10 @@ from grader.settings import Staging
 
 # A class of 10,000 with 50 files each; more is no class.
 MOST_MEMBERS = 500_000
-JUNK = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini", "__pycache__"})
+JUNK = frozenset({
+    "__MACOSX", "Thumbs.db", "desktop.ini", "__pycache__", ".DS_Store", ".git", ".gitignore",
+    ".ipynb_checkpoints", ".venv", ".idea", ".vscode",
+})  # fmt: skip
 
 
 class Source(Protocol):
@@ -24,8 +28,8 @@ class Source(Protocol):
 
     refused: list[str]
 
-    def enter(self, folder: str) -> None:
-        """Take a folder at the top for the whole."""
+    def inside(self, folder: str) -> Source:
+        """Return what lies in a folder at the top, as a source of its own."""
 
     def tops(self) -> dict[str, bool]:
         """Return the names at the top, and whether each is a folder."""
@@ -44,8 +48,8 @@ class Source(Protocol):
 
 
 def is_junk(name: str) -> bool:
-    """Tell whether a name is an operating system's or editor's own."""
-    return name in JUNK or name.startswith((".", "~$"))
+    """Tell whether a name is an operating system's or a tool's own."""
+    return name in JUNK or name.startswith(("._", "~$"))
 
 
 class FolderSource:
@@ -57,9 +61,9 @@ class FolderSource:
         self.limits = limits
         self.refused: list[str] = []
 
-    def enter(self, folder: str) -> None:
-        """Take a folder at the top for the whole."""
-        self.root /= folder
+    def inside(self, folder: str) -> FolderSource:
+        """Return a folder at the top as a source of its own."""
+        return FolderSource(self.root / folder, self.limits)
 
     def tops(self) -> dict[str, bool]:
         """Return the names at the top; links are not followed."""
@@ -132,11 +136,11 @@ class ZipSource:
         for index, member in enumerate(members):
             parts = tuple(member.filename.split("/"))
             mode = member.external_attr >> 16
-            if member.is_dir() or any(is_junk(part) for part in parts):
+            if member.is_dir():
                 continue
             if not _is_safe(parts) or (stat.S_IFMT(mode) and not stat.S_ISREG(mode)):
                 self.refused.append(f"{member.filename}: an unsafe path or a special file")
-            else:
+            elif not any(is_junk(part) for part in parts):
                 safe[parts] = index
         self._index(safe)
 
@@ -147,10 +151,12 @@ class ZipSource:
             self.members[name] = index
             self.folders.setdefault(parts[0] if len(parts) > 1 else "", []).append(name)
 
-    def enter(self, folder: str) -> None:
-        """Take a folder at the top for the whole."""
-        inner = {name: self.members[name] for name in self.folders[folder]}
-        self._index({tuple(name.split("/")[1:]): index for name, index in inner.items()})
+    def inside(self, folder: str) -> ZipSource:
+        """Return a folder at the top as a source of its own."""
+        inner = copy.copy(self)
+        names = self.folders[folder]
+        inner._index({tuple(name.split("/")[1:]): self.members[name] for name in names})
+        return inner
 
     def tops(self) -> dict[str, bool]:
         """Return the names at the top."""

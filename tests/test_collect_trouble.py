@@ -1,0 +1,230 @@
+"""Bad input to a class intake is named, left out or refused; nothing is lost or escapes."""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+from class_cases import FILES, LAB, as_zip, packed, tree, write
+
+from grader import intake
+from grader.collect import CollectError, collect, place
+from grader.collect.model import MOST_KEY, safe_key
+from grader.entries import IntakeError
+
+NAMES = {
+    "newline": "Jane\nDoe",
+    "quotes": 'O\'Neil "Al"',
+    "marks": "\u202eDoe \u200fAnn",
+    "letters": "\u0141ukasz \u674e",
+    "command": "$(reboot); -rf",
+    "dots": "..hidden..",
+    "formula": "=1+1",
+}
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_odd_name_becomes_a_safe_key_and_a_readable_line(tmp_path: Path, name: str) -> None:
+    found = collect(as_zip(tmp_path / "c.zip", tree(f"{name}/") | tree("bob/")), LAB)
+    odd = next(one for one in found.submissions if one.key != "bob")
+    assert re.fullmatch(r"[\w.-]+", odd.key) and not odd.key.startswith(".")
+    assert odd.who.isprintable() and odd.who
+    placed = place(odd, tmp_path / "x", LAB)
+    assert placed.path.parent == tmp_path / "x"
+    assert intake.stage(placed.path, tmp_path / "y", LAB).files
+
+
+def test_odd_names_lie_in_folders_too(tmp_path: Path) -> None:
+    files: dict[str, bytes] = {}
+    for name in NAMES.values():
+        if not name.startswith("."):
+            files |= tree(f"{name}/")
+    found = collect(write(tmp_path / "c", files), LAB)
+    assert len(found.submissions) == len(NAMES) - 1
+    assert all(line.isprintable() for line in found.report.lines())
+
+
+def test_long_path_in_a_zip_is_left_out_and_the_rest_graded(tmp_path: Path) -> None:
+    files = tree("anna/") | {f"anna/{'x' * 300}.py": b"x = 1\n"} | tree(f"{'y' * 300}/")
+    found = collect(as_zip(tmp_path / "c.zip", files), LAB)
+    assert max(len(one.key) for one in found.submissions) <= MOST_KEY + 9
+    assert [text.split(":")[0] for text in found.report.refused] == ["anna"]
+    for one in found.submissions:
+        staged = intake.stage(
+            place(one, tmp_path / one.key, LAB).path, tmp_path / "s" / one.key, LAB
+        )
+        assert len(staged.files) == 2
+
+
+def test_two_students_of_one_name_stay_two(tmp_path: Path) -> None:
+    files = {
+        f"Ann Lee_{number}_assignsubmission_file_/lab.zip": packed(
+            {"transformer/masks.py": b"N = %d\n" % number}
+        )
+        for number in (31, 37)
+    }
+    found = collect(as_zip(tmp_path / "c.zip", files), LAB)
+    assert [one.key for one in found.submissions] == ["31", "37"]
+    assert [one.who for one in found.submissions] == ["Ann Lee", "Ann Lee"]
+    assert found.report.duplicated == []
+
+
+def test_names_that_differ_in_case_only_get_two_keys(tmp_path: Path) -> None:
+    found = collect(as_zip(tmp_path / "c.zip", tree("Anna/") | tree("anna/")), LAB)
+    one, other = (one.key.casefold() for one in found.submissions)
+    assert one != other
+
+
+def test_folder_and_archive_of_one_name_are_reported_as_twice(tmp_path: Path) -> None:
+    files = tree("anna/") | {"anna.zip": packed(tree())}
+    found = collect(write(tmp_path / "c", files), LAB)
+    assert found.report.duplicated == ["anna: came more than once: anna is graded, not anna.zip"]
+    assert found.submissions[0].path == tmp_path / "c" / "anna"
+
+
+def test_zip_that_is_none_is_reported_and_fails_alone(tmp_path: Path) -> None:
+    files = {"anna.zip": b"hello", "bob.zip": packed(tree()), "carl.zip": b""}
+    for source in (write(tmp_path / "c", files), as_zip(tmp_path / "c.zip", files)):
+        found = collect(source, LAB)
+        assert found.report.unreadable == [
+            "anna: anna.zip is not what its name says",
+            "carl: carl.zip is not what its name says",
+        ]
+        anna, bob, _ = found.submissions
+        with pytest.raises(IntakeError):
+            intake.stage(place(anna, tmp_path / "a", LAB).path, tmp_path / "as", LAB)
+        scratch = tmp_path / source.name
+        scratch = scratch.with_suffix(".scratch")
+        assert intake.stage(place(bob, scratch, LAB).path, scratch / "s", LAB).files
+
+
+def test_damaged_member_of_a_class_zip_fails_alone(tmp_path: Path) -> None:
+    path = as_zip(tmp_path / "c.zip", {"anna/masks.py": b"A" * 99, "bob/masks.py": b"B" * 97})
+    path.write_bytes(path.read_bytes().replace(b"A" * 99, b"Z" * 99))
+    anna, bob = collect(path, LAB).submissions
+    with pytest.raises(IntakeError, match=r"masks\.py cannot be read"):
+        place(anna, tmp_path / "a", LAB)
+    assert (place(bob, tmp_path / "b", LAB).path / "masks.py").read_bytes() == b"B" * 97
+
+
+@pytest.mark.parametrize(
+    "evil", ["../evil.py", "anna/../../evil.py", "/evil.py", "anna\\..\\..\\evil.py", "C:/evil.py"]
+)
+def test_unsafe_path_in_a_class_zip_is_refused(tmp_path: Path, evil: str) -> None:
+    path = as_zip(tmp_path / "c.zip", tree("anna/") | tree("bob/") | {evil: b"x = 1\n"})
+    found = collect(path, LAB)
+    assert len(found.report.refused) == 1
+    for one in found.submissions:
+        place(one, tmp_path / "x" / one.key, LAB)
+    assert not list(tmp_path.rglob("evil.py"))
+
+
+def test_unsafe_path_in_an_inner_archive_is_refused(tmp_path: Path) -> None:
+    inner = packed({"../../evil.py": b"x = 1\n"} | tree())
+    files = {
+        "doejane_501_9001_lab.zip": inner,
+        "doejane_501_9002_masks.py": FILES["masks.py"],
+    }
+    one = collect(as_zip(tmp_path / "c.zip", files), LAB).submissions[0]
+    placed = place(one, tmp_path / "x", LAB)
+    assert any("unsafe path" in note for note in placed.notes)
+    assert not list(tmp_path.rglob("evil.py"))
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    source = write(tmp_path / "c", tree("anna/"))
+    secret = write(tmp_path / "secret", tree())
+    (source / "bob").symlink_to(secret)
+    (source / "carl.zip").symlink_to(as_zip(tmp_path / "s.zip", tree()))
+    found = collect(source, LAB)
+    assert [one.key for one in found.submissions] == ["anna"]
+    assert len(found.report.refused) == 2
+
+
+def test_link_in_a_class_zip_is_refused(tmp_path: Path) -> None:
+    path = as_zip(tmp_path / "c.zip", tree("anna/") | tree("bob/"))
+    with zipfile.ZipFile(path, "a") as archive:
+        member = zipfile.ZipInfo("anna/transformer/decoder.py")
+        member.external_attr = 0o120777 << 16
+        archive.writestr(member, "/etc/passwd")
+    assert collect(path, LAB).report.refused == [
+        "anna/transformer/decoder.py: an unsafe path or a special file"
+    ]
+
+
+def test_bomb_stops_at_the_cap(tmp_path: Path) -> None:
+    path = tmp_path / "c.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("anna/masks.py", bytes(80 << 20))
+        archive.writestr("bob/masks.py", FILES["masks.py"])
+    anna, bob = collect(path, LAB).submissions
+    with pytest.raises(IntakeError, match="the submission holds more than"):
+        place(anna, tmp_path / "a", LAB)
+    assert sum(p.stat().st_size for p in (tmp_path / "a").rglob("*")) < 1 << 20
+    assert place(bob, tmp_path / "b", LAB).path.is_dir()
+
+
+def test_junk_of_operating_systems_is_nobodys(tmp_path: Path) -> None:
+    files = tree("anna/") | {".DS_Store": b"x", "Thumbs.db": b"x", "__MACOSX/anna/._m.py": b"x"}
+    for source in (
+        write(tmp_path / "c", files | tree("bob/")),
+        as_zip(tmp_path / "c.zip", files | tree("bob/")),
+    ):
+        found = collect(source, LAB)
+        assert ([one.key for one in found.submissions], found.report.ignored) == (
+            ["anna", "bob"],
+            [],
+        )
+
+
+def test_folder_without_anything_is_reported(tmp_path: Path) -> None:
+    source = write(tmp_path / "c", tree("anna/"))
+    (source / "bob").mkdir()
+    found = collect(source, LAB)
+    assert found.report.unreadable == ["bob: no Python file, notebook or archive"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_folder_without_permission_is_reported(tmp_path: Path) -> None:
+    source = write(tmp_path / "c", tree("anna/") | tree("bob/"))
+    (source / "bob").chmod(0)
+    found = collect(source, LAB)
+    (source / "bob").chmod(0o755)
+    assert found.report.unreadable[0].startswith("bob: no permission")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "is empty: expected one folder or archive for each student"),
+        (tree(), "is one submission, not a class: use the command grade"),
+        (FILES, "is one submission, not a class: use the command grade"),
+        ({"a.txt": b"x", "b.pdf": b"y"}, "has no layout that is known (found a.txt, b.pdf)"),
+    ],
+)
+def test_source_that_is_no_class_is_refused(
+    tmp_path: Path, files: dict[str, bytes], message: str
+) -> None:
+    (tmp_path / "c").mkdir()
+    for source in (write(tmp_path / "c", files), as_zip(tmp_path / "c.zip", files)):
+        with pytest.raises(CollectError) as refused:
+            collect(source, LAB)
+        assert message in str(refused.value)
+
+
+def test_source_that_is_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CollectError, match="does not exist"):
+        collect(tmp_path / "nothing", LAB)
+    (tmp_path / "c.zip").write_bytes(b"hello")
+    with pytest.raises(CollectError, match="neither a folder nor a zip"):
+        collect(tmp_path / "c.zip", LAB)
+
+
+def test_keys_differ_where_names_do() -> None:
+    names = ["a/b", "a_b", "a b", "", ".", "..", "\u202ea", "a", "x" * 300, "x" * 301, "\ud800"]
+    keys = [safe_key(name) for name in names]
+    assert len(set(keys)) == len(names)
+    assert all(key and len(key.encode()) <= MOST_KEY + 9 for key in keys)
