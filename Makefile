@@ -10,7 +10,7 @@ JOBS   ?= 2
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check grade scale test starter vectors verify bench format clean mutants calibrate
+.PHONY: help setup check watch grade scale test starter vectors verify bench format clean mutants calibrate
 
 help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -21,6 +21,9 @@ setup: ## build .venv and install the tested versions (PYTHON=python3.12 chooses
 
 check: setup ## look at the parts, quickly (TASK=2 or TASK=2.1 looks at one, TREE=path elsewhere)
 	@$(VENV) -m grader check $(TASK) $(if $(filter file,$(origin TREE)),,--tree '$(TREE)')
+
+watch: setup ## check again whenever a file is saved (TASK=2 looks at one, TREE=path elsewhere)
+	@$(VENV) -m grader watch $(TASK) $(if $(filter file,$(origin TREE)),,--tree '$(TREE)')
 
 grade: setup ## grade a tree, folder, .zip or .tar.gz into reports/<name>/ (TREE=starter)
 	@$(VENV) -m grader grade '$(TREE)'

@@ -171,6 +171,8 @@ def _grade(options: argparse.Namespace) -> int:
     from grader.workers import Workshop
 
     lab = settings.load()
+    # Nobody of the same user may look into this process.
+    sandbox.protect_memory()
     # The workers load torch while this process imports what it needs itself.
     with Workshop(sandbox.choose(options.isolation), lab.limits) as workshop:
         if options.command == "grade":

@@ -112,6 +112,8 @@ def judge(
     ])  # fmt: skip
     seen["largest_forbidden"] = max(seen["largest_forbidden"], float(forbidden.max()) / scale)
     seen["calls"] += 1
+    if not batch.padded and "influence" not in seen:
+        seen["influence"] = single[:, 0].T  # (T, s) of the first row
     circumstances = bench.describe(model, mode, batch.padded)
     if forbidden.max() > bound:
         change, row, place = (int(i) for i in np.unravel_index(forbidden.argmax(), forbidden.shape))

@@ -39,32 +39,40 @@ def order_of_execution(bench: Bench) -> list[str]:
     return [f"encoder.blocks.{i}.{name}" for i in layers for name in ENCODER] + sublayers(bench)
 
 
-def first_mover(
+def differences(
     submission: Submission, bench: Bench, model: Model, mode: str, base: dict[str, Any],
     form: Shown, batch: Batch,
-) -> str:  # fmt: skip
-    """Return the first sub-layer that differs at a real position, "" for none."""
+) -> tuple[str, dict[str, np.ndarray]]:  # fmt: skip
+    """Return the first sub-layer that differs at a real position, "" for none, and the gaps.
+
+    The gaps are the largest over the rows by name: (T,), or (S,) in the encoder.
+    """
     names = order_of_execution(bench)
     try:
         (answer,) = submission.ask(
             forward(model.handle, base, form.call, mode=mode, record=names, dtype=bench.dtype)
         )
     except StudentError:
-        return ""
+        return "", {}
     before, after = answer["records"]
+    first = ""
+    gaps: dict[str, np.ndarray] = {}
     for name in names:
         lengths = batch.source_lengths if name.startswith("encoder.") else batch.target_lengths
         a, b = before.get(name), after.get(name)
         if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)) or a.ndim != 3:
             continue
+        gaps[name] = np.zeros(max(lengths))
         for index, row in enumerate(form.rows):
             length = lengths[row]
             x, y = a[row, :length], b[index, :length]
             if x.shape != y.shape:
                 continue
-            if not np.abs(x - y).max() <= NOTICEABLE * max(1.0, float(np.abs(x).max())):
-                return name
-    return ""
+            gap = np.abs(x - y).max(axis=-1)
+            gaps[name][:length] = np.maximum(gaps[name][:length], gap)
+            if not gap.max() <= NOTICEABLE * max(1.0, float(np.abs(x).max())):
+                first = first or name
+    return first, gaps
 
 
 def explain(
@@ -72,7 +80,7 @@ def explain(
     form: Shown, batch: Batch, witness: dict[str, Any], findings: Findings,
 ) -> NoReturn:  # fmt: skip
     """Fail gate 2 with the cause that the form and the first sub-layer show."""
-    mover = first_mover(submission, bench, model, mode, base, form, batch)
+    mover, gaps = differences(submission, bench, model, mode, base, form, batch)
     code, cause, part, advice = reading(form.name, mover)
     known = blamed(findings, ("masks", "attention", "residual", "encoder", "decoder"))
     if known and known.diagnosis:
@@ -84,7 +92,8 @@ def explain(
         f"{witness['largest_difference']:.3g} (at most {witness['tolerance']:.1g} allowed): "
         f"{cause}{where}."
     )
-    fail(code, part, text, advice, witness | {"first_sublayer": mover})
+    seen = {"first_sublayer": mover, "difference_by_sublayer": gaps}
+    fail(code, part, text, advice, witness | seen)
 
 
 def reading(form: str, mover: str) -> tuple[str, str, str, str]:

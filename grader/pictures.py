@@ -14,6 +14,7 @@ LEFT = 64
 TOP = 40
 LABEL = 28
 FAINTEST = 0.08
+DECADES = 8
 
 
 def svg(width: float, height: float, description: str, body: Markup, kind: str = "") -> Markup:
@@ -90,7 +91,7 @@ def heat(
     rows: Mapping[str, Sequence[object]], bound: float, column: str, what: str
 ) -> Markup:  # fmt: skip
     """Draw one row of cells per name; a value above `bound` is marked as wrong."""
-    left = 300
+    left = 24 + 7 * max((len(cut(name, 60)) for name in rows), default=0)
     width = max((len(values) for values in rows.values()), default=0)
     bad = []
     pieces = [text(left + CELL * width / 2, 14, column)]
@@ -108,15 +109,18 @@ def heat(
         if any(not number(v) <= bound for v in values):
             bad.append(name)
     description = f"{what}: " + (f"differences in {', '.join(bad[:4])}." if bad else "none.")
-    return svg(left + width * CELL + 8, TOP + len(rows) * LABEL + 8, cut(description), joined(pieces))
+    return svg(
+        left + width * CELL + 8, TOP + len(rows) * LABEL + 8, cut(description), joined(pieces)
+    )
 
 
 def norms(values: Mapping[str, object]) -> Markup:
     """Draw gradient norms as bars on a logarithmic scale, missing ones marked."""
     found = {name: number(v) for name, v in values.items()}
     logs = [math.log10(v) for v in found.values() if math.isfinite(v) and v > 0]
-    low, high = math.floor(min(logs, default=-3)) - 0.2, math.ceil(max(logs, default=0))
-    left, room, step = 330, 270, 17
+    high = math.ceil(max(logs, default=0))
+    low = max(math.floor(min(logs, default=-3)) - 0.2, high - DECADES)
+    left, room, step = 24 + 6.6 * max((len(cut(name, 60)) for name in found), default=0), 270, 17
     bottom = 26 + step * len(found)
     pieces = []
     for power in range(math.ceil(low), high + 1):
@@ -129,7 +133,7 @@ def norms(values: Mapping[str, object]) -> Markup:
         missing += not good
         pieces.append(text(left - 8, y + 11, name, "small" if good else "small bad", "end"))
         if good:
-            long = room * (math.log10(value) - low) / (high - low)
+            long = max(room * (math.log10(value) - low) / (high - low), 1.0)
             pieces.append(rect(left, y, long, step - 4, "bar"))
         else:
             words = "none" if values[name] is None else ("zero" if value == 0 else "not finite")
@@ -148,8 +152,9 @@ def curve(values: Sequence[object], steps: int) -> Markup:
     pieces = []
     for part in range(5):
         y = 12 + height * part / 4
-        pieces += [line(left, y, left + width, y, "grid"),
-                   text(left - 6, y + 4, f"{top * (4 - part) / 4:.2g}", "small", "end")]  # fmt: skip
+        label = f"{top * (4 - part) / 4:.2g}"
+        pieces.append(line(left, y, left + width, y, "grid"))
+        pieces.append(text(left - 6, y + 4, label, "small", "end"))
     points = [
         (left + width * (i + 0.5) / max(len(losses), 1), 12 + height * (1 - v / top))
         for i, v in enumerate(losses) if math.isfinite(v)
@@ -158,8 +163,9 @@ def curve(values: Sequence[object], steps: int) -> Markup:
     pieces.append(Markup('<polyline points="{}" class="curve"/>').format(path))
     pieces += [Markup('<circle cx="{:.1f}" cy="{:.1f}" r="3" class="dot"/>').format(x, y)
                for x, y in points]  # fmt: skip
-    pieces += [text(left, height + 30, "0", "small"), text(left + width, height + 30, steps, "small"),
-               text(left + width / 2, height + 32, "training steps")]  # fmt: skip
+    pieces.append(text(left, height + 30, "0", "small"))
+    pieces.append(text(left + width, height + 30, steps, "small"))
+    pieces.append(text(left + width / 2, height + 32, "training steps"))
     said = f"from {finite[0]:.3g} to {finite[-1]:.3g} nats per token" if finite else "not finite"
     return svg(left + width + 24, height + 42, f"Loss curve: {said}.", joined(pieces))
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from grader.sandbox import protect_memory
+
 ROOT = Path(__file__).resolve().parent.parent
 Json = dict[str, Any]
 
@@ -80,6 +82,7 @@ class Pool:
 
 def serve(judge: Callable[[Json], Json]) -> None:
     """Answer every line of standard input; what else is printed goes to standard error."""
+    protect_memory()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from grader.probes import Session, attribute, default_dtype, logits_in, probe, to_array
+from grader.probes import Session, attribute, default_dtype, probe, to_array
+from grader.probes_modules import logits_in
 
 MISSING = -1.0
 

@@ -156,3 +156,24 @@ def optimizer(
         "others": len(set(held) - {id(p) for p in model.parameters()}),
         "rates": [float(group.get("initial_lr", group.get("lr", 0.0))) for group in groups],
     }
+
+
+@probe
+def attention_weights(session: Session, model: str, args: list[Any]) -> dict[str, Any]:
+    """Run the model and return the weights of every attention in the order of their calls."""
+    module = attribute("attention")
+    original = module.scaled_dot_product_attention
+    weights: list[Any] = []
+
+    def keep(*given: Any, **named: Any) -> Any:
+        attended = original(*given, **named)
+        weights.append(attended[1])
+        return attended
+
+    module.scaled_dot_product_attention = keep
+    try:
+        with torch.no_grad(), default_dtype("float32"):
+            session.get(model).eval()(*args)
+    finally:
+        module.scaled_dot_product_attention = original
+    return {"weights": weights}

@@ -56,10 +56,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Use:
-    """A place where something is used, stored to or imported.
-
-    `node` is an expression, or the import statement of `imported`.
-    """
+    """A place where something is used or set: an expression, or the import of `imported`."""
 
     node: ast.AST
     scope: Scope

@@ -32,6 +32,7 @@ FORMS: dict[str, dict[str, type]] = {
     "losses_along": {"norms": np.ndarray, "ahead": np.ndarray, "behind": np.ndarray},
     "train": {"losses": object, "parameters": dict, "buffers": dict},
     "restore": {"parameters": dict},
+    "attention_weights": {"weights": list},
     "teacher_forcing": {"value": object, "answers_changed": bool},
     "optimizer": {"times": dict, "others": int, "rates": list},
     "spy_on_training": {

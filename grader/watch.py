@@ -1,7 +1,7 @@
 """`watch`: check again whenever a file is saved, from the warm zygote.
 
 The tasks of the saved file come first, then those that build on them, then gates 1 to 3. A file
-saved meanwhile ends the round at the next check.
+saved meanwhile ends the round.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ class Watcher:
         self.outcomes: dict[str, Outcome] = {}
         self.superseded = False
         self.saves = Saves(path)
+        referee.workshop.heed = self.heed
 
     def run(self) -> None:
         """Look at every task once, then at what is saved, until a KeyboardInterrupt."""
@@ -158,10 +159,15 @@ class Watcher:
         )
 
     def heard(self, event: dict[str, Any]) -> None:
-        """Keep each outcome; give up when another file was saved."""
+        """Keep each outcome."""
         if event["kind"] == "end":
             self.outcomes[event["outcome"].check] = event["outcome"]
-        elif event["kind"] == "start" and self.saves.waiting:
+        elif event["kind"] == "start":
+            self.heed()
+
+    def heed(self) -> None:
+        """Give the round up when another file was saved."""
+        if self.saves.waiting:
             self.superseded = True
             raise KeyboardInterrupt
 

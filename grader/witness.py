@@ -73,8 +73,8 @@ def circumstances(evidence: Mapping[str, Any]) -> str:
 
 def short(value: Any) -> str:
     """Return `value` on one line of limited length."""
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "none"}[value]
+    if value is None:
+        return "none"
     if isinstance(value, Mapping):
         return cut("; ".join(f"{k}: {short(v)}" for k, v in list(value.items())[:MOST_ITEMS]))
     if isinstance(value, list):

@@ -18,6 +18,7 @@ from grader import (  # noqa: F401
     probes,
     probes_gradients,
     probes_loop,
+    probes_modules,
     probes_parts,
     probes_training,
     sandbox,

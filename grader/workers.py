@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 import tempfile
@@ -22,6 +23,9 @@ from grader.settings import Limits
 from grader.spare_launcher import SpareLauncher
 
 
+FILES_HELD = 4  # files of the largest size that a worker may leave in its scratch folder
+
+
 class WorkerLost(Exception):
     """A worker that gave no answer; `status` is timeout, out_of_memory, crashed or protocol."""
 
@@ -30,6 +34,19 @@ class WorkerLost(Exception):
         super().__init__(detail)
         self.status = status
         self.detail = detail
+
+
+def written_bytes(folder: Path) -> int:
+    """Return the size of the files in `folder` and below it, as far as they can be read."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            with contextlib.suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    total += written_bytes(Path(entry.path))
+                else:
+                    total += entry.stat(follow_symlinks=False).st_size
+    return total
 
 
 class Ticket(NamedTuple):
@@ -55,6 +72,7 @@ class Worker:
         self.posted: deque[Ticket] = deque()
         self.kept: dict[int, list[dict[str, Any]]] = {}
         self.layers: dict[str, str] = {}
+        self.heed: Callable[[], None] = lambda: None
 
     def hurry(self) -> None:
         """Wait a tenth as long for every answer, though never less than a second."""
@@ -182,12 +200,15 @@ class Worker:
         return total
 
     def _watch(self) -> None:
+        self.heed()
         resident = self.launcher.resident_bytes(self.pid)
         if resident > self.limits.memory_mib << 20:
             raise self._lost(
                 "out_of_memory",
                 f"it held {resident >> 20} MiB where {self.limits.memory_mib} MiB are allowed",
             )
+        if written_bytes(self.scratch) > FILES_HELD * self.limits.written_file_mib << 20:
+            raise self._lost("out_of_memory", "it filled its scratch folder with files")
 
     def _closed(self) -> WorkerLost:
         code = self.launcher.exit_code(self.pid, 2.0)
@@ -246,6 +267,8 @@ class Workshop:
         else:
             self.launcher = SpareLauncher(environment)
         self.workers = 0
+        # Called some ten times a second while a worker is waited for; may raise to give up.
+        self.heed: Callable[[], None] = lambda: None
 
     def worker(self, tree: Path) -> Worker:
         """Start a worker on the staged `tree`."""
@@ -254,6 +277,7 @@ class Workshop:
         scratch.mkdir(mode=0o700)
         plan = self.isolation.plan(tree=tree, scratch=scratch, limits=self.limits)
         worker = Worker(self.launcher, tree, plan, self.limits)
+        worker.heed = self.heed
         worker.hello()
         return worker
 

@@ -12,7 +12,8 @@ from grader.expectations import Expectations
 from grader.parameters import ProbeConfig, parameter_shapes
 from grader.parts import TOLERANCE_FLOAT32, Case, Trial, ask, built_on, must_raise, returned
 from grader.result import CheckFailed, Diagnosis, Outcome, Status
-from grader.submission import Question, StudentError
+from grader.student_error import StudentError
+from grader.submission import Question
 from grader.trials import silenced, try_modules
 
 CONFIG = ProbeConfig(d_model=6, num_heads=2, d_ff=7)

@@ -22,7 +22,8 @@ def inspected(weights: tuple[str, ...] = (), given: str = "", **files: str) -> I
     return policy.inspect(
         Staged(
             "name", Path(), staged, "", [], {}, TASKS,
-            given=frozenset({f"transformer/{given}.py"}), weights=weights,
+            stretch=("positions.py",), given=frozenset({f"transformer/{given}.py"}),
+            weights=weights,
         )
     )  # fmt: skip
 
@@ -247,6 +248,15 @@ def test_breach_in_an_own_module_belongs_to_the_parts_that_use_it() -> None:
         ("decoder", "tools.py:5"),
         ("encoder", "tools.py:5"),
     ]
+
+
+def test_breach_in_a_stretch_file_is_its_own_and_of_the_parts_that_use_it() -> None:
+    source = "from torch import nn\nclass Scheme(nn.TransformerEncoderLayer): pass"
+    name = "torch.nn.TransformerEncoderLayer"
+    alone = breaches(positions=source, encoder="x = 1")
+    assert alone == [("positions", "positions.py:2", name)]
+    used = breaches(positions=source, encoder="from .positions import Scheme")
+    assert used == [("encoder", "positions.py:2", name), ("positions", "positions.py:2", name)]
 
 
 def test_alias_of_an_own_module_is_followed() -> None:

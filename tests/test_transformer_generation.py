@@ -97,18 +97,21 @@ def test_row_in_a_batch_is_continued_as_it_is_alone(positions, use_cache):
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("pad_id", [0, 5, None])
 def test_cache_changes_nothing_even_where_padding_is_emitted(positions, pad_id):
-    config = replace(CONFIG, positions=positions, pad_id=pad_id, rope_cross=True)
-    prompt = torch.randint(6, 13, (11, 4))
-    alone, pair = DecoderOnlyTransformer(config), Seq2SeqTransformer(config)
-    written = []
-    for use_cache in (True, False):
-        options = {"max_new_tokens": 9, "eos_id": 2, "use_cache": use_cache}
-        torch.manual_seed(37)
-        written.append(generate_decoder_only(random_weights(alone), prompt, **options))
-        written.append(generate_seq2seq(random_weights(pair), prompt, **options))
-    assert torch.equal(written[0], written[2]) and torch.equal(written[1], written[3])
-    if pad_id is not None:
-        assert any((w[:, 4:] == pad_id).any() for w in written)
+    config = replace(CONFIG, positions=positions, pad_id=pad_id, rope_cross=True, tied=False)
+    prompt = torch.randint(6, 13, (7, 3))
+    for kind, generate in (
+        (DecoderOnlyTransformer, generate_decoder_only),
+        (Seq2SeqTransformer, generate_seq2seq),
+    ):
+        model = random_weights(kind(config))
+        with torch.no_grad():
+            model.output_projection.weight[pad_id or 0] *= 5.0
+        cached, uncached = (
+            generate(model, prompt, max_new_tokens=6, use_cache=use_cache)
+            for use_cache in (True, False)
+        )
+        assert torch.equal(cached, uncached)
+        assert (cached[:, 1:] == (pad_id or 0)).any()
 
 
 @pytest.mark.parametrize("use_cache", [True, False])

@@ -146,6 +146,7 @@ def judge(
         )
         gradients.judge_finite(found)
         gradients.judge_silent(found, bench, gradients.silent(found, bench), learning)
+    learning.seen.setdefault("gradient_norms", found.table(0))
     smallest = min(learning.seen["smallest_gradient"], found.smallest())
     learning.seen["smallest_gradient"] = smallest
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from grader import decoding, independence, invariance, learned, sequences, signs, training
+from grader import decoding, independence, invariance, learned, sequences, shown, signs, training
 from grader.compare import fail
 from grader.draws import Draws
 from grader.independence import Trial
@@ -37,7 +37,8 @@ def test_greedy_decoding_answers_held_out_rows(
     best = max(attempts, key=lambda made: made.exact_match)
     if best is not attempts[-1]:
         training.restore(submission, data, best)
-    evidence = describe(best, attempts)
+    evidence = describe(best, attempts) | shown.decoding(best, data)
+    evidence |= shown.attention(submission, best, data)
     if best.exact_match < lab.accuracy.exact_match:
         seen = signs.read(submission, best, data)
         if seen.forced > seen.exact_match + 0.3:

@@ -12,7 +12,7 @@ from grader.compare import Suspect, agrees, fail, judge
 from grader.draws import Draws, Weights
 from grader.parameters import ProbeConfig, parameter_shapes
 from grader.parts import must_raise
-from grader.submission import Json, Question, Submission, call, config, tensor
+from grader.submission import Json, Question, Submission, build, call, config, tensor
 
 GROUPED = ProbeConfig(vocab_size=11, d_model=12, num_heads=6, num_kv_heads=2, d_ff=7, num_layers=2,
                       max_len=13)  # fmt: skip
@@ -71,9 +71,8 @@ def test_convert_merges_the_heads_of_each_group(
 ) -> dict[str, Any]:
     """A group of heads becomes its mean, its first or a fresh head; all else stays as it was."""
     weights = rng.weights(parameter_shapes(MULTI_HEAD, "decoder_only"))
-    old = checkpoint(weights)
     for how in ("mean", "first", "random"):
-        got = converted(submission, old, GROUPED, how)
+        got = converted(submission, weights, GROUPED, how)
         for name, weight in weights.items():
             what = f'convert(..., "{how}"), {name}'
             if shared(name) and how == "random":
@@ -104,9 +103,8 @@ def test_convert_to_the_same_heads_changes_nothing(
 ) -> dict[str, Any]:
     """With equal head counts every weight stays what it was, whatever the method."""
     weights = rng.weights(parameter_shapes(MULTI_HEAD, "decoder_only"))
-    old = checkpoint(weights)
     for how in ("mean", "first", "random"):
-        got = converted(submission, old, MULTI_HEAD, how)
+        got = converted(submission, weights, MULTI_HEAD, how)
         for name, weight in weights.items():
             what = f'convert(..., "{how}") to as many heads, {name}'
             value = tensor(got.get(name), weight.shape, what, "convert")
@@ -115,10 +113,13 @@ def test_convert_to_the_same_heads_changes_nothing(
     return {"weights": len(weights)}
 
 
-def converted(submission: Submission, old: Weights, shape: ProbeConfig, how: str) -> dict[str, Any]:
+def converted(
+    submission: Submission, weights: Weights, shape: ProbeConfig, how: str
+) -> dict[str, Any]:
     """Return the parameters of the converted model by name."""
-    _, answer = submission.ask(
-        call("convert.convert", old, fields(shape), how, save="converted"),
+    *_, answer = submission.ask(
+        build("model", "models.DecoderOnlyTransformer", fields(MULTI_HEAD), weights=weights),
+        call("convert.convert", checkpoint(weights), fields(shape), how, save="converted"),
         Question("parameters", {"handle": "converted"}),
     )
     return dict(answer["parameters"])

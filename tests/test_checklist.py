@@ -1,0 +1,168 @@
+"""`python -m grader check`: a checklist in task order, one next line, nothing left behind."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from grader import checklist, quick, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+STUBS = quick.stubs_of(settings.load())
+DIAGNOSIS = {"code": "c", "part": "masks", "cause": "too wide.", "advice": "Look there."}
+
+
+def outcome(stub: str, status: str, **fields: Any) -> dict[str, Any]:
+    base = {"stub": stub, "status": status, "summary": "s", "diagnosis": None, "evidence": {}}
+    return base | fields
+
+
+def shown(checks: list[dict[str, Any]], path: Path, *, complete: bool = True) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    found = checklist.rows(checks, STUBS)
+    console.print(checklist.render(found, path, complete=complete))
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+def tree(folder: Path, text: str, file: str = "masks.py") -> Path:
+    (folder / "transformer").mkdir(parents=True, exist_ok=True)
+    (folder / "transformer" / file).write_text(text)
+    return folder
+
+
+def checked(*arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "100"}
+    command = [sys.executable, "-m", "grader", "check", *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_checklist_shows_every_state_and_the_witness(tmp_path):
+    text = shown(
+        [
+            outcome("1.1", "passed"),
+            outcome("1.2", "failed", diagnosis=DIAGNOSIS,
+                    evidence={"index": [0, 3], "expected": False, "got": True}),
+            outcome("1.3", "not_implemented"),
+            outcome("2.1", "blocked", summary="waits for task 1.3 (masks.py)"),
+        ],
+        tmp_path,
+    )  # fmt: skip
+    assert text.splitlines()[:9] == [
+        "Task 1  masks.py",
+        "  1.1   done         padding_mask",
+        "  1.2   wrong        causal_mask",
+        "        too wide.",
+        "        seen: first place that differs 0 3; expected False; got True",
+        "        try: Look there.",
+        "  1.3   not started  combine_masks",
+        "Task 2  attention.py",
+        "  2.1   waits        scaled_dot_product_attention",
+    ]
+    assert "public checks: 1 of 4 passed" in text
+    assert text.count("next: ") == 1
+
+
+def test_next_names_the_line_of_the_first_function_that_is_not_written(tmp_path):
+    text = "\n\ndef split_heads(x):\n    return x\n\ndef merge_heads(x):\n    raise NotImplementedError\n"
+    path = tree(tmp_path, text, "attention.py")
+    found = shown([outcome("2.2", "not_implemented")], path)
+    file = path / "transformer" / "attention.py"
+    assert f"next: write merge_heads in {file}, line 6 (task 2.2)" in found.replace("\n", " ")
+
+
+def test_next_names_a_method_by_its_class(tmp_path):
+    text = "class Other:\n    def forward(self): ...\n\nclass Encoder:\n    def forward(self): ...\n"
+    path = tree(tmp_path, text, "encoder.py")
+    row = checklist.rows([outcome("4.2", "failed", diagnosis=DIAGNOSIS)], STUBS)
+    step = checklist.next_step(row, path, complete=True)
+    assert step.startswith("mend Encoder.forward in ") and ", line 5 (task 4.2)" in step
+
+
+@pytest.mark.parametrize(
+    ("text", "frames", "line"),
+    [
+        ("def causal_mask():\n    return 1 / 0\n", [{"file": "transformer/masks.py", "line": "2"}], 2),
+        ("\ndef broken(:\n", [], 2),
+        ("\n\n\ndef causal_mask():\n    pass\n", [{"file": "models.py", "line": "71"}], 4),
+    ],
+    ids=["raised", "syntax", "raised elsewhere"],
+)
+def test_next_names_the_line_that_raised(tmp_path, text, frames, line):
+    path = tree(tmp_path, text)
+    row = outcome("1.2", "error", diagnosis=DIAGNOSIS, evidence={"frames": frames})
+    step = checklist.next_step(checklist.rows([row], STUBS), path, complete=True)
+    assert f"line {line} (task 1.2)" in step
+
+
+def test_next_passes_over_a_task_that_waits(tmp_path):
+    rows = checklist.rows([outcome("1.1", "blocked"), outcome("1.2", "failed")], STUBS)
+    assert "causal_mask" in checklist.next_step(rows, tmp_path, complete=True)
+
+
+def test_next_says_what_comes_after_the_parts(tmp_path):
+    rows = checklist.rows([outcome("1.1", "passed")], STUBS)
+    assert "make grade" in checklist.next_step(rows, tmp_path, complete=True)
+    assert "make check" in checklist.next_step(rows, tmp_path, complete=False)
+
+
+def test_stretch_task_is_shown_once_it_is_begun():
+    idle, begun = outcome("S1", "not_implemented"), outcome("S2", "failed", diagnosis=DIAGNOSIS)
+    assert [row.stub.id for row in checklist.rows([idle, begun], STUBS)] == ["S2"]
+    assert len(checklist.rows([idle, begun], STUBS, begun_only=False)) == 2
+
+
+def test_hostile_text_cannot_steer_the_terminal(tmp_path):
+    cause = "\x1b[2J[bold red]\x07 boo"
+    row = outcome("1.2", "error", diagnosis=DIAGNOSIS | {"cause": cause})
+    text = shown([row], tmp_path)
+    assert "\x1b" not in text and "\x07" not in text and "[bold red]" in text
+
+
+def test_check_prints_a_checklist_and_keeps_nothing(tmp_path):
+    before = sorted((ROOT / "reports").glob("*")) if (ROOT / "reports").is_dir() else []
+    done = checked("1", "--tree", "starter")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.count("not started") == 3
+    line = checklist.functions(ROOT / "starter/transformer/masks.py")["padding_mask"].lineno
+    where = f"padding_mask in starter/transformer/masks.py, line {line} (task 1.1)"
+    assert done.stdout.splitlines()[-1] == f"next: write {where}"
+    assert "gate" not in done.stdout
+    assert sorted((ROOT / "reports").glob("*")) == before or not before
+
+
+def test_check_keeps_the_result_where_it_is_asked_to(tmp_path):
+    done = checked("1.2", "--tree", "solution", "--out", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "results.json").exists()
+    assert "public checks: 6 of 6 passed" in done.stdout
+
+
+def test_check_refuses_a_task_that_does_not_exist():
+    done = checked("7", "--tree", "solution")
+    assert done.returncode == 2
+    assert "there is no task 7; expected one of 1, 2, " in done.stderr
+
+
+def test_check_of_a_wrong_tree_explains_and_points(tmp_path):
+    ignored = shutil.ignore_patterns("__pycache__")
+    path = Path(shutil.copytree(ROOT / "solution", tmp_path / "tree", ignore=ignored))
+    masks = path / "transformer" / "masks.py"
+    text = masks.read_text()
+    assert ".tril(" in text or "<=" in text
+    changed = text.replace("<=", "<", 1) if "<=" in text else text.replace(".tril(", ".triu(", 1)
+    masks.write_text(changed)
+    done = checked("1.2", "--tree", path)
+    assert done.returncode == 1, done.stderr
+    assert "wrong" in done.stdout and "seen: " in done.stdout and "try: " in done.stdout
+    assert "next: mend causal_mask in" in done.stdout

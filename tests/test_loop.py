@@ -1,0 +1,146 @@
+"""What the spy's events say about a training loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grader import loop, optimizers
+from grader.result import CheckFailed
+
+CLIP = 1e-3
+
+
+def events(order: str, *, norm: float = 0.5, fresh: float = 0.5) -> list[dict[str, Any]]:
+    """Write down steps: f forward, F in eval mode, b backward, c clip, s step, d draw."""
+    step = {"fresh": fresh, "factor": norm / fresh if fresh else 0.0, "gap": 0.0, "rate": 0.1}
+    details = {
+        "f": {"what": "forward", "training": True, "with_gradients": True},
+        "F": {"what": "forward", "training": False, "with_gradients": True},
+        "b": {"what": "backward"},
+        "c": {"what": "clip"},
+        "s": {"what": "step"} | step,
+        "d": {"what": "draw"},
+    }
+    return [{"norm": norm} | details[letter] for letter in order]
+
+
+def seen(happened: list[dict[str, Any]], **changes: Any) -> loop.Seen:
+    answer = {
+        "events": happened,
+        "inputs": [np.zeros((2, 3)), np.zeros((5, 3))],
+        "losses": [2.0, 1.0],
+        "kinds": ["number", "number"],
+        "own_losses": [2.0, 1.0],
+        "left_training": True,
+    }
+    return loop.read(answer | changes, (2, 5))
+
+
+def code_of(judge: Any, *arguments: Any) -> str:
+    with pytest.raises(CheckFailed) as failure:
+        judge(*arguments)
+    return failure.value.diagnosis.code
+
+
+@pytest.mark.parametrize("order", ["dfbcsdfbcs", "ddfbsfbs"])
+def test_right_orders_pass(order):
+    loop.judge_order(seen(events(order)))
+
+
+@pytest.mark.parametrize(
+    ("order", "code"),
+    [
+        ("dd", "model_not_called"),
+        ("dfdf", "no_backward"),
+        ("dFbsdFbs", "not_in_train_mode"),
+        ("dfbsdFbs", "not_in_train_mode"),
+        ("dfbdfb", "no_step"),
+        ("dfbsdfb", "fewer_steps_than_batches"),
+        ("dfbssdfbs", "more_steps_than_batches"),
+    ],
+)
+def test_wrong_orders_are_named(order, code):
+    assert code_of(loop.judge_order, seen(events(order))) == code
+
+
+def test_a_pass_for_looking_only_is_nobodys_business():
+    happened = events("dfbsdfbs")
+    happened.insert(4, {"what": "forward", "norm": 0.5, "training": False, "with_gradients": False})
+    loop.judge_order(seen(happened))
+
+
+def test_gradients_of_their_own_batch_pass():
+    loop.judge_gradients(seen(events("dfbsdfbs")))
+
+
+def test_gradients_of_earlier_batches_are_named():
+    happened = events("dfbsdfbs")
+    happened[7]["gap"] = 0.2
+    assert code_of(loop.judge_gradients, seen(happened)) == "gradients_accumulate"
+
+
+def test_clipping_brings_the_norm_down():
+    loop.judge_clipping(seen(events("dfbcsdfbcs", norm=CLIP)), CLIP)
+
+
+@pytest.mark.parametrize(
+    ("order", "later", "code"),
+    [
+        ("dfcbsdfcbs", 0.5, "clipped_before_backward"),
+        ("dfbscdfbsc", CLIP, "clipped_after_step"),
+        ("dfbsdfbs", 0.5, "not_clipped"),
+    ],
+)
+def test_clipping_in_the_wrong_place_is_named(order, later, code):
+    happened = events(order)
+    happened[order.index("s") + 1]["norm"] = later
+    assert code_of(loop.judge_clipping, seen(happened), CLIP) == code
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"losses": [2.0]}, "losses_incomplete"),
+        ({"losses": None}, "losses_incomplete"),
+        ({"kinds": ["graph", "number"]}, "losses_keep_history"),
+        ({"kinds": ["str", "number"]}, "losses_not_numbers"),
+        ({"losses": [2.0, 1.5]}, "losses_differ"),
+        ({"left_training": False}, "left_in_eval_mode"),
+    ],
+)
+def test_wrong_losses_are_named(changes, code):
+    assert code_of(loop.judge_losses, seen(events("dfbsdfbs"), **changes)) == code
+
+
+def test_batches_out_of_order_are_named():
+    inputs = [np.zeros((5, 3)), np.zeros((2, 3))]
+    assert code_of(loop.judge_count, seen(events("dfbsdfbs"), inputs=inputs)) == (
+        "batches_not_in_order"
+    )
+
+
+def test_a_rate_that_stays_at_its_start_is_named():
+    assert code_of(loop.judge_schedule, seen(events("dfbsdfbs")), 0.5) == "schedule_not_stepped"
+    loop.judge_schedule(seen(events("dfbsdfbs")), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("times", "others", "code"),
+    [
+        ({"encoder.a": 0, "decoder.a": 1}, 0, "parameters_missing"),
+        ({"encoder.a": 2, "decoder.a": 1}, 0, "parameter_held_twice"),
+        ({"encoder.a": 1, "decoder.a": 1}, 3, "strange_parameters"),
+    ],
+)
+def test_what_an_optimizer_holds_is_named(times, others, code):
+    answer = {"times": times, "others": others}
+    assert code_of(optimizers.judge_coverage, "a model", answer) == code
+
+
+def test_missing_halves_are_called_by_their_name():
+    every = ["encoder.a", "encoder.b", "decoder.a", "decoder.b.bias"]
+    assert optimizers.missing_words(["encoder.a", "encoder.b"], every) == "all of encoder"
+    assert optimizers.missing_words(["decoder.b.bias"], every) == "all biases"

@@ -1,0 +1,102 @@
+"""The command line of the package, run as a program would be."""
+
+import pytest
+import torch
+
+from transformer.__main__ import main
+from transformer.checkpoint import load_checkpoint
+from transformer.models import DecoderOnlyTransformer
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def lines(captured: str) -> dict[str, str]:
+    """Split what was reported into name and value."""
+    pairs = (line.split("  ", 1) for line in captured.splitlines() if "  " in line)
+    return {name: value.strip() for name, value in pairs}
+
+
+def test_seq2seq_reports_shapes_losses_and_accuracies(capsys):
+    assert main(["seq2seq", "--quick", "--steps", "3"]) == 0
+    reported = lines(capsys.readouterr().out)
+    assert reported["held-out source"] == "(32, 7)"
+    assert reported["held-out logits"] == "(32, 8, 16)"
+    assert float(reported["first loss"].split()[0]) == pytest.approx(2.77, rel=0.15)
+    for name in (
+        "final loss, step 3",
+        "held-out loss",
+        "most common token",
+        "teacher-forced token accuracy",
+        "teacher-forced exact accuracy",
+        "free-running exact accuracy",
+    ):
+        assert name in reported
+
+
+def test_quick_copy_of_one_length_is_learned_to_some_degree(capsys):
+    assert main(["seq2seq", "--quick", "--task", "copy", "--fixed-length"]) == 0
+    reported = lines(capsys.readouterr().out)
+    baseline = float(reported["most common token"].split()[2])
+    assert float(reported["teacher-forced token accuracy"]) > 2 * baseline
+
+
+@pytest.mark.parametrize("config", ["lab", "vanilla-2017", "llama-style"])
+def test_decoder_only_says_what_it_is_decoded_from_and_why(capsys, config):
+    assert main(["decoder-only", "--quick", "--steps", "2", "--config", config]) == 0
+    out = capsys.readouterr().out
+    assert "Rows are decoded from BOS and their first data token" in out
+    assert "nothing before the token tells which row is meant" in out
+    assert "held-out source" not in out
+
+
+def test_large_means_width_64_and_two_layers(capsys, tmp_path):
+    path = tmp_path / "large.safetensors"
+    command = ["decoder-only", "--quick", "--steps", "1", "--large", "--checkpoint", str(path)]
+    assert main(command) == 0
+    assert "reloads to identical outputs" in capsys.readouterr().out
+    model = load_checkpoint(path)
+    assert isinstance(model, DecoderOnlyTransformer)
+    assert (model.config.d_model, model.config.num_layers) == (64, 2)
+
+
+def test_no_checkpoint_is_written_unless_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["decoder-only", "--quick", "--steps", "1"]) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_same_seed_gives_the_same_report(capsys):
+    reports = []
+    for seed in ("3", "3", "4"):
+        assert main(["decoder-only", "--quick", "--steps", "2", "--seed", seed]) == 0
+        reports.append(capsys.readouterr().out)
+    assert reports[0] == reports[1] != reports[2]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["seq2seq", "--steps", "0"], "steps must be at least 1, got 0"),
+        (["seq2seq", "--min-length", "9"], "min 9 and max 7"),
+        (["decoder-only", "--pattern", "1"], "got 1 out of 13"),
+        (["decoder-only", "--length", "600", "--quick"], "length 601 does not fit max_len 512"),
+    ],
+)
+def test_options_out_of_range_are_one_line_and_exit_2(capsys, command, message):
+    assert main(command) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and len(captured.err.splitlines()) == 1
+
+
+def test_unknown_words_are_usage_errors(capsys):
+    for command in (["seq2seq", "--task", "sort"], ["encoder-only"], []):
+        with pytest.raises(SystemExit) as refusal:
+            main(command)
+        assert refusal.value.code == 2
+    assert "invalid choice: 'sort'" in capsys.readouterr().err

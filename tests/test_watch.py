@@ -1,0 +1,153 @@
+"""`python -m grader watch`: each save is answered, whatever was saved, and nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 120.0
+VERDICT = "after the save"
+
+
+class Watched:
+    """A `watch` process, its output line by line, and the tree it looks at."""
+
+    def __init__(self, folder: Path, *tasks: str) -> None:
+        ignored = shutil.ignore_patterns("__pycache__")
+        self.tree = Path(shutil.copytree(ROOT / "solution", folder / "tree", ignore=ignored))
+        self.masks = self.tree / "transformer" / "masks.py"
+        self.text = self.masks.read_text()
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "grader", "watch", *tasks, "--tree", str(self.tree)],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.put(line)
+
+    def until(self, words: str) -> str:
+        """Return the output up to the line that holds `words`."""
+        deadline = time.monotonic() + PATIENCE_S
+        seen = []
+        while not seen or words not in seen[-1]:
+            try:
+                seen.append(self.lines.get(timeout=max(deadline - time.monotonic(), 0.01)))
+            except queue.Empty:
+                pytest.fail(f"{words!r} did not come; got {''.join(seen)}")
+        return "".join(seen)
+
+    def save(self, text: str) -> str:
+        """Save masks.py and return the verdict of its task."""
+        self.masks.write_text(text)
+        return self.until(VERDICT)
+
+    def family(self) -> list[psutil.Process]:
+        """Return the process and everything it started."""
+        process = psutil.Process(self.process.pid)
+        return [process, *process.children(recursive=True)]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    one = Watched(tmp_path, "1")
+    try:
+        assert "public checks: 12 of 12 passed" in one.until(VERDICT)
+        yield one
+    finally:
+        if one.process.poll() is None:
+            one.process.send_signal(signal.SIGINT)
+            one.process.wait(30)
+
+
+def test_each_save_gets_its_verdict(watched):
+    wrong = watched.text.replace("<=", "<", 1)
+    assert wrong != watched.text
+    assert "1.2 wrong" in watched.save(wrong)
+    found = watched.save(watched.text)
+    assert "1.2 done" in found and "wrong" not in found
+
+
+def test_syntax_error_and_deleted_file_are_survived(watched):
+    assert "SyntaxError" in watched.save("def broken(:\n")
+    watched.masks.unlink()
+    assert "did not come" in watched.until(VERDICT)
+    assert "1.1 done" in watched.save(watched.text)
+
+
+def test_deleted_tree_may_come_back(watched):
+    kept = watched.tree.with_name("kept")
+    watched.tree.rename(kept)
+    watched.until("cannot check")
+    shutil.copytree(kept, watched.tree)
+    assert "1.1 done" in watched.until(VERDICT)
+
+
+def test_endless_loop_ends_after_a_few_seconds(watched):
+    began = time.monotonic()
+    name = "def causal_mask("
+    loop = watched.text.replace(name, "while True:\n    pass\n\n\n" + name, 1)
+    assert "no answer within 4 s" in watched.save(loop)
+    assert time.monotonic() - began < 60
+    assert "1.1 done" in watched.save(watched.text)
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_runs_on_after_the_end(watched, which):
+    family = watched.family()
+    assert len(family) > 1
+    watched.process.send_signal(which)
+    assert watched.process.wait(30) == 0
+    assert "stopped" in watched.until("stopped")
+    _, left = psutil.wait_procs(family[1:], timeout=5)
+    assert left == []
+
+
+def test_interrupted_round_leaves_nothing_and_no_traceback(tmp_path):
+    one = Watched(tmp_path, "1")
+    one.until("watching")
+    time.sleep(0.5)
+    family = one.family()
+    one.process.send_signal(signal.SIGINT)
+    one.process.wait(30)
+    _, left = psutil.wait_procs(family[1:], timeout=5)
+    assert left == []
+    rest = []
+    while not one.lines.empty():
+        rest.append(one.lines.get())
+    assert "Traceback" not in "".join(rest)
+
+
+@pytest.mark.slow
+def test_dependent_tasks_and_gates_follow_and_a_save_ends_the_round(tmp_path):
+    one = Watched(tmp_path)
+    try:
+        one.until("everything: ")
+        assert "1.2 wrong" in one.save(one.text.replace("<=", "<", 1))
+        assert "1.2 done" in one.save(one.text)
+        found = one.until("everything: ")
+        if "gate future_independence" not in found:
+            found = one.until("everything: ")
+        assert "gate finite_gradients: ok" in found
+    finally:
+        one.process.send_signal(signal.SIGINT)
+        one.process.wait(30)
