@@ -5,6 +5,7 @@ PYTHON ?= $(shell test -x $(VENV) && echo $(VENV) || echo python3)
 TREE   ?= $(if $(wildcard solution),solution,starter)
 DIR    ?= tests/vectors
 JOBS   ?= 2
+SLOW   ?= turn
 
 # One thread per process: small tensors gain nothing from more, and timings stay comparable.
 export OMP_NUM_THREADS := 1
@@ -31,11 +32,11 @@ grade: setup ## grade a tree, folder, .zip or .tar.gz into reports/<name>/ (TREE
 scale: setup ## grade, then train the larger size if all four gates passed
 	@$(VENV) -m grader grade '$(TREE)' --scale
 
-test: setup ## run lint, types and the whole test suite
+test: setup ## run lint, types and the test suite (SLOW=1/1 runs every slow test, not a quarter)
 	@$(VENV) -m ruff check
 	@$(VENV) -m ruff format --check
 	@$(VENV) -m mypy
-	@$(VENV) -m pytest -n $(JOBS) --dist worksteal
+	@$(VENV) -m pytest -q -n $(JOBS) --dist worksteal --slow-share $(SLOW)
 
 starter: setup ## generate starter/ from solution/
 	@$(VENV) -m grader.release starter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
@@ -32,6 +32,7 @@ class Learning:
     lab: Settings
     findings: Findings
     seen: dict[str, Any]
+    stacks: dict[str, dict[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,16 @@ class Found:
     """One model's answer: losses (C,) and gradient norms (C, P), -1 for none, NaN not finite."""
 
     names: tuple[str, ...]
+    sizes: np.ndarray
     frozen: tuple[str, ...]
     losses: np.ndarray
     norms: np.ndarray
     circumstances: dict[str, Any]
+
+    def size_of(self, stack: str) -> int:
+        """Return how many numbers a stack learns."""
+        inside = [name.startswith(f"{stack}.") for name in self.names]
+        return int(self.sizes[inside].sum())
 
     def table(self, call: int) -> dict[str, Any]:
         """Return the norm of every gradient of one call by name, None where there is none."""
@@ -62,13 +69,14 @@ class Found:
 def read(bench: Bench, model: Model, mode: str, answer: dict[str, Any], calls: int) -> Found:
     """Return the answer of the probe `gradients`, whose forms are checked here."""
     names = tuple(str(name) for name in answer["names"])
-    losses, norms = np.asarray(answer["losses"]), np.asarray(answer["norms"])
-    if losses.shape != (calls,) or norms.shape != (calls, len(names)):
+    losses, norms, sizes = (np.asarray(answer[k]) for k in ("losses", "norms", "sizes"))
+    wanted = ((calls,), (calls, len(names)), (len(names),))
+    if (losses.shape, norms.shape, sizes.shape) != wanted:
         fail("no_tensor", "training", "the gradients did not come as numbers.",
              "Return a scalar tensor from masked_cross_entropy.")  # fmt: skip
     circumstances = bench.describe(model, mode, padded=False)
     del circumstances["batch"]
-    return Found(names, tuple(map(str, answer["frozen"])), losses, norms, circumstances)
+    return Found(names, sizes, tuple(map(str, answer["frozen"])), losses, norms, circumstances)
 
 
 def judge_finite(found: Found) -> None:
@@ -93,6 +101,24 @@ def judge_finite(found: Found) -> None:
                 "Look for an operation whose value is fine and whose slope is not: a softmax over "
                 "a row of -inf, a root or logarithm of 0, NaN that is masked away afterwards.",
                 witness | {"not_finite": bad, "gradient_norms": found.table(call)},
+            )  # fmt: skip
+
+
+def judge_growth(bench: Bench, found: Found, learning: Learning) -> None:
+    """Fail when a deeper stack has no more to learn: its blocks are shared, or unknown to it."""
+    for stack, part in gradient_causes.STACKS.items():
+        depth, size = bench.config.num_layers, found.size_of(stack)
+        known = learning.stacks.setdefault(f"{bench.kind} {stack}", {})
+        less = [d for d, s in known.items() if d < depth and size and s >= size]
+        known[depth] = size
+        if less:
+            fail(
+                "layers_missing", part,
+                f"the {stack} of {depth} layers has {size} trainable numbers, no more than with "
+                f"{less[0]}: its blocks share their weights, or the model does not know of them.",
+                "Look at what holds the blocks in the constructor: a plain list hides its "
+                "modules, and one module put in twice is one module.",
+                {"model": bench.kind, "sizes": dict(known)},
             )  # fmt: skip
 
 

@@ -24,8 +24,9 @@ def gradients(
 ) -> dict[str, Any]:
     """Run the student's loss backward on each of `calls`.
 
-    Returns the names of the P trainable parameters and of the frozen ones, the C losses, and the
-    norm of every gradient (C, P): -1 for no gradient, NaN for one that is not finite.
+    Returns the names and sizes of the P trainable parameters, the names of the frozen ones, the C
+    losses, and the norm of every gradient (C, P): -1 for no gradient, NaN for one that is not
+    finite.
     """
     module = session.get(model)
     module.train(mode == "train")
@@ -38,6 +39,7 @@ def gradients(
             norms.append([norm_of(p.grad) for p in trainable.values()])
     return {
         "names": list(trainable),
+        "sizes": np.array([p.numel() for p in trainable.values()]),
         "frozen": frozen,
         "losses": np.array(losses),
         "norms": np.array(norms).reshape(len(calls), len(trainable)),

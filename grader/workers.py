@@ -22,7 +22,6 @@ from grader.launchers import START_S, Launcher, WorkersUnavailable, clean_enviro
 from grader.settings import Limits
 from grader.spare_launcher import SpareLauncher
 
-
 FILES_HELD = 4  # files of the largest size that a worker may leave in its scratch folder
 
 

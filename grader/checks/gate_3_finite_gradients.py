@@ -119,6 +119,7 @@ def test_every_parameter_gets_a_right_gradient(
             invariance.judge_determinism(bench, batches[-1], answers[:2], seen)
             for part, answer in zip(schedule(bench), answers[2:-1], strict=True):
                 found = judge(rng, bench, part, answer, learning)
+            gradients.judge_growth(bench, found, learning)
             question = differences(rng, bench, lab)
             gradients.judge_differences(bench, question, list(found.names), answers[-1], learning)
     except StudentError as error:
