@@ -1,1 +1,1 @@
-"""A grader that judges behaviour: a referee asks, a confined worker answers, only the referee decides."""
+"""Judges behaviour: a referee asks, a confined worker answers, only the referee decides."""

@@ -16,6 +16,7 @@ MOST_SIDE = 16
 MOST_ROWS = 80
 CELL = Markup("<td>{}</td>")
 WRONG_CELL = Markup('<td class="wrong">{}<span class="mark"> wrong</span></td>')
+HEADS = Markup('<p class="kind">{}</p><div class="heads">{}</div>')
 TOKEN_TABLE = Markup(
     '<div class="scroll" tabindex="0"><table class="tokens">'
     '<thead><tr><th scope="col">place</th>{}</tr></thead><tbody>{}</tbody></table></div>'
@@ -88,7 +89,8 @@ def _curve(evidence: Mapping[str, Any]) -> Figure | None:
     values = evidence.get("loss_curve")
     if not isinstance(values, list) or not 1 < len(values) <= MOST_ROWS:
         return None
-    steps = int(number(evidence.get("batches"))) if evidence.get("batches") else len(values)
+    batches = evidence.get("batches")
+    steps = batches if isinstance(batches, int) else len(values)
     return Figure("Loss while training", "Nats per token, averaged over stretches of steps. A "
                   "correct loop falls steeply in the first third and stays near 0.",
                   pictures.curve(values, steps))  # fmt: skip
@@ -151,10 +153,14 @@ def _attention(evidence: Mapping[str, Any]) -> Figure | None:
     drawn = []
     for name, one in list(found.items())[:6]:
         heads = one.get("weights") if isinstance(one, Mapping) else None
+        shown = []
         for index, head in enumerate(heads[:8] if isinstance(heads, list) else ()):
             if (grid := _grid(head)) is not None:
-                label = f"{name}, head {index + 1}"
-                drawn.append(pictures.attention(grid, one["queries"], one["keys"], cut(label, 40)))
+                title = f"head {index + 1}"
+                about = f"Attention weights, {cut(name, 40)}, {title}."
+                shown.append(pictures.attention(grid, one["queries"], one["keys"], title, about))
+        if shown:
+            drawn.append(HEADS.format(cut(name, 40), pictures.joined(shown)))
     if not drawn:
         return None
     return Figure(
@@ -162,7 +168,7 @@ def _attention(evidence: Mapping[str, Any]) -> Figure | None:
         "A row per query token, a column per key token; darker is more weight, and every row adds "
         "up to 1. In a correct decoder self-attention is empty above the diagonal, and some "
         "cross-attention head walks through the source in the order of the answer.",
-        Markup('<div class="heads">{}</div>').format(pictures.joined(drawn)),
+        pictures.joined(drawn),
     )
 
 

@@ -198,7 +198,7 @@ def shares(values: Mapping[str, object], wanted: float | None) -> Markup:
 
 
 def attention(weights: Sequence[Sequence[object]], queries: Sequence[object],
-              keys: Sequence[object], title: str) -> Markup:  # fmt: skip
+              keys: Sequence[object], title: str, about: str) -> Markup:  # fmt: skip
     """Draw one head's weights: a row per query, a column per key, darker for more weight."""
     side, left, top = 17, 26, 32
     pieces = [text(left, 11, title, "small", "start")]
@@ -213,4 +213,4 @@ def attention(weights: Sequence[Sequence[object]], queries: Sequence[object],
                                FAINTEST / 2 + 0.9 * share))  # fmt: skip
     width = max((len(row) for row in weights), default=1)
     return svg(left + width * side + 4, top + len(weights) * side + 4,
-               f"Attention weights, {title}.", joined(pieces), "head")  # fmt: skip
+               about, joined(pieces), "head")  # fmt: skip

@@ -99,7 +99,7 @@ def place_of_error(evidence: Mapping[str, Any]) -> tuple[str, int] | None:
         return None
     line = str(frames[-1].get("line", ""))
     name = str(frames[-1].get("file", "")).rsplit("/", 1)[-1]
-    return (name, int(line)) if line.isdecimal() and len(line) < 7 else None
+    return (cut(name, 60), int(line)) if line.isdecimal() and len(line) < 7 else None
 
 
 def number(value: Any) -> float:

@@ -38,12 +38,21 @@ class Watched:
             text=True,
         )
         self.lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.put(line)
+        with self.process.stdout as output:
+            for line in output:
+                self.lines.put(line)
+
+    def end(self) -> None:
+        """Press Ctrl-C and wait for the end."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(30)
+        self.reader.join(10)
 
     def until(self, words: str) -> str:
         """Return the output up to the line that holds `words`."""
@@ -80,7 +89,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 
 
 def test_each_save_gets_its_verdict(watched):
-    wrong = watched.text.replace("<=", "<", 1)
+    wrong = watched.text.replace("tril(offset)", "tril(offset + 1)")
     assert wrong != watched.text
     assert "1.2 wrong" in watched.save(wrong)
     found = watched.save(watched.text)
@@ -127,8 +136,7 @@ def test_interrupted_round_leaves_nothing_and_no_traceback(tmp_path):
     one.until("watching")
     time.sleep(0.5)
     family = one.family()
-    one.process.send_signal(signal.SIGINT)
-    one.process.wait(30)
+    one.end()
     _, left = psutil.wait_procs(family[1:], timeout=5)
     assert left == []
     rest = []
@@ -142,12 +150,11 @@ def test_dependent_tasks_and_gates_follow_and_a_save_ends_the_round(tmp_path):
     one = Watched(tmp_path)
     try:
         one.until("everything: ")
-        assert "1.2 wrong" in one.save(one.text.replace("<=", "<", 1))
+        assert "1.2 wrong" in one.save(one.text.replace("tril(offset)", "tril(offset + 1)"))
         assert "1.2 done" in one.save(one.text)
         found = one.until("everything: ")
         if "gate future_independence" not in found:
             found = one.until("everything: ")
         assert "gate finite_gradients: ok" in found
     finally:
-        one.process.send_signal(signal.SIGINT)
-        one.process.wait(30)
+        one.end()

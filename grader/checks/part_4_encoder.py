@@ -71,15 +71,12 @@ def test_encoder_block_hides_padding(
     x = tokens(rng, "x")
     x[~VALID] *= 10.0
     one_row = np.array([[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]], bool)
+    slips = causes.in_branches(*BRANCHES) | causes.ENCODER_BLOCK
+    padded = Case("the block with padding", {"x": x, "valid": VALID}, VALID, slips)
+    empty = Case("the block with a row of padding only", {"x": x, "valid": one_row}, one_row)
     with built_on("encoder", findings, *EARLIER):
-        return try_modules(submission, expected, BLOCK_ADVICE, *[
-            block(rng, placement,
-                  Case(f"the {placement}-norm block with padding", {"x": x, "valid": VALID}, VALID,
-                       causes.in_branches(*BRANCHES) | causes.ENCODER_BLOCK),
-                  Case(f"the {placement}-norm block with a row of padding only",
-                       {"x": x, "valid": one_row}, one_row))
-            for placement in ("pre", "post")
-        ])  # fmt: skip
+        return try_modules(submission, expected, BLOCK_ADVICE, block(rng, "pre", padded, empty),
+                           block(rng, "post", padded))  # fmt: skip
 
 
 @pytest.mark.part("4.2")
@@ -87,17 +84,16 @@ def test_encoder_runs_every_block_in_order(
     submission: Submission, rng: Draws, expected: Ask, findings: Findings
 ) -> dict[str, Any]:
     """Encoder runs every block in order, then the final norm; padding ends at exactly 0."""
+    slips = {k: v for k, v in causes.STACK.items() if not k.startswith("score_bias")}
+    plain = Case("the pre-norm encoder", {"x": tokens(rng, "x")}, None, slips)
+    masked = {"x": tokens(rng, "x"), "valid": VALID, "score_bias": bias(rng)}
     trials = []
     for placement in ("pre", "post"):
         config = replace(BASE, placement=placement, num_layers=3)
         weights = rng.child("weights").weights(parameter_shapes(config, "encoder"))
-        inputs = {"x": tokens(rng, "x"), "valid": VALID, "score_bias": bias(rng)}
-        cases = (
-            Case(f"the {placement}-norm encoder", {"x": inputs["x"]}, None,
-                 {k: v for k, v in causes.STACK.items() if not k.startswith("score_bias")}),
-            Case(f"the {placement}-norm encoder with padding and score_bias", inputs, VALID,
-                 causes.ENCODER),
-        )  # fmt: skip
+        case = Case(f"the {placement}-norm encoder with padding and score_bias", masked, VALID,
+                    causes.ENCODER)  # fmt: skip
+        cases = (plain, case) if placement == "pre" else (case,)
         trials.append(Trial("encoder", "encoder.Encoder", config, weights, cases,
                             sublayers=("blocks.0", "blocks.1", "blocks.2")))  # fmt: skip
     with built_on("encoder", findings, *EARLIER, "4.1"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from grader.submission import Json, Question, Submission, build, call, config, t
 GROUPED = ProbeConfig(vocab_size=11, d_model=12, num_heads=6, num_kv_heads=2, d_ff=7, num_layers=2,
                       max_len=13)  # fmt: skip
 MULTI_HEAD = replace(GROUPED, num_kv_heads=6)
+METHODS = ("mean", "first", "random")
 OLD_NAMES = {
     "token_embedding": "emb",
     "positions": "pos_emb",
@@ -71,8 +73,7 @@ def test_convert_merges_the_heads_of_each_group(
 ) -> dict[str, Any]:
     """A group of heads becomes its mean, its first or a fresh head; all else stays as it was."""
     weights = rng.weights(parameter_shapes(MULTI_HEAD, "decoder_only"))
-    for how in ("mean", "first", "random"):
-        got = converted(submission, weights, GROUPED, how)
+    for how, got in converted(submission, weights, GROUPED):
         for name, weight in weights.items():
             what = f'convert(..., "{how}"), {name}'
             if shared(name) and how == "random":
@@ -103,8 +104,7 @@ def test_convert_to_the_same_heads_changes_nothing(
 ) -> dict[str, Any]:
     """With equal head counts every weight stays what it was, whatever the method."""
     weights = rng.weights(parameter_shapes(MULTI_HEAD, "decoder_only"))
-    for how in ("mean", "first", "random"):
-        got = converted(submission, weights, MULTI_HEAD, how)
+    for how, got in converted(submission, weights, MULTI_HEAD):
         for name, weight in weights.items():
             what = f'convert(..., "{how}") to as many heads, {name}'
             value = tensor(got.get(name), weight.shape, what, "convert")
@@ -114,15 +114,19 @@ def test_convert_to_the_same_heads_changes_nothing(
 
 
 def converted(
-    submission: Submission, weights: Weights, shape: ProbeConfig, how: str
-) -> dict[str, Any]:
-    """Return the parameters of the converted model by name."""
-    *_, answer = submission.ask(
-        build("model", "models.DecoderOnlyTransformer", fields(MULTI_HEAD), weights=weights),
-        call("convert.convert", checkpoint(weights), fields(shape), how, save="converted"),
-        Question("parameters", {"handle": "converted"}),
-    )
-    return dict(answer["parameters"])
+    submission: Submission, weights: Weights, shape: ProbeConfig
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each method, and by name the parameters of the model it gives."""
+    old = checkpoint(weights)
+    questions = [
+        # Refuses a tree with other parameters by their name.
+        build("model", "models.DecoderOnlyTransformer", fields(MULTI_HEAD), weights=weights)
+    ]
+    for how in METHODS:
+        questions.append(call("convert.convert", old, fields(shape), how, save=how))
+        questions.append(Question("parameters", {"handle": how}))
+    answers = submission.ask(*questions)
+    return zip(METHODS, (dict(a["parameters"]) for a in answers[2::2]), strict=True)
 
 
 @pytest.mark.part("S4")

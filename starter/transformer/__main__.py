@@ -1,6 +1,7 @@
 """Train a model and show what it learned: python -m transformer seq2seq | decoder-only."""
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,19 +10,22 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .checkpoint import Model, save_checkpoint, verify_checkpoint
+from .checkpoint import KINDS, Model, save_checkpoint, verify_checkpoint
 from .config import LAB, LAB_RECIPE, LARGER, LLAMA_STYLE, VANILLA_2017, ModelConfig
 from .data import BOS, PAD, TASKS, SequenceBatch, cyclic_batches, sequence_batches
 from .generation import evaluating, generate_decoder_only, generate_seq2seq
 from .metrics import exact_match, most_common_baseline, sequence_accuracy, token_accuracy
-from .models import DecoderOnlyTransformer, Seq2SeqTransformer, count_params, uniform_loss
-from .training import TeacherForcing, masked_cross_entropy, teacher_forcing, train
+from .models import Seq2SeqTransformer, count_params
+from .training import masked_cross_entropy, teacher_forcing, train
 
-QUICK_STEPS = 40
-QUICK_BATCH = 32
-HELD_OUT_ROWS = 512
-QUICK_HELD_OUT_ROWS = 64
 CONFIGS = {"lab": LAB, "vanilla-2017": VANILLA_2017, "llama-style": LLAMA_STYLE}
+HELD_OUT_ROWS = 512
+QUICK_STEPS = 40
+QUICK_ROWS = 32
+
+FIRST_TOKEN_NOTE = """\
+Rows are decoded from BOS and their first data token, and that token does not count: a row may
+start anywhere in the cycle, so nothing before the token tells which row is meant."""
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -32,12 +36,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(prog="python -m transformer", description=__doc__)
     models = parser.add_subparsers(dest="model", required=True)
-    seq2seq = models.add_parser("seq2seq", help="encoder-decoder on copy or reverse")
+    seq2seq = models.add_parser("seq2seq", help="encoder-decoder that copies or reverses")
     seq2seq.add_argument("--task", choices=TASKS, default="reverse")
     seq2seq.add_argument("--min-length", type=int, default=3)
     seq2seq.add_argument("--max-length", type=int, default=7)
     seq2seq.add_argument("--fixed-length", action="store_true", help="only the longest length")
-    decoder_only = models.add_parser("decoder-only", help="decoder-only model on a cyclic pattern")
+    decoder_only = models.add_parser("decoder-only", help="decoder alone, on a cyclic pattern")
     decoder_only.add_argument("--pattern", type=int, default=5, help="number of ids in the cycle")
     decoder_only.add_argument("--length", type=int, default=12)
     for model in (seq2seq, decoder_only):
@@ -50,60 +54,55 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def batches(
-    options: argparse.Namespace, config: ModelConfig, **size: int
+def draw(
+    options: argparse.Namespace, config: ModelConfig, steps: int, rows: int, held_out: bool = False
 ) -> Iterator[SequenceBatch]:
-    """Draw training batches, or held-out ones when held_out is 1.
+    """Draw the batches that the command line asks for.
 
     Args:
         options: The command line.
         config: Its vocabulary is used.
-        size: steps, batch_size, seed and held_out.
+        steps: Number of batches.
+        rows: Rows per batch.
+        held_out: Whether they are for judging rather than for training.
     """
-    held_out = bool(size.pop("held_out", 0))
+    seed = options.seed + held_out
     if options.model == "decoder-only":
         return cyclic_batches(
-            vocab_size=config.vocab_size, pattern=options.pattern, length=options.length, **size
+            steps=steps,
+            batch_size=rows,
+            seed=seed,
+            vocab_size=config.vocab_size,
+            pattern=options.pattern,
+            length=options.length,
         )
-    shortest = options.max_length if options.fixed_length else options.min_length
     return sequence_batches(
         options.task,
+        steps=steps,
+        batch_size=rows,
+        seed=seed,
         vocab_size=config.vocab_size,
-        min_length=shortest,
+        min_length=options.max_length if options.fixed_length else options.min_length,
         max_length=options.max_length,
         held_out=held_out,
-        **size,
     )
 
 
-def free_running(model: Model, batch: SequenceBatch) -> float:
-    """Return the exact-match accuracy of answers that the model wrote by itself.
+def free_running_accuracy(model: Model, batch: SequenceBatch) -> float:
+    """Return the exact-match accuracy of the answers that the model writes by itself.
 
     Args:
         model: Either model.
-        batch: Held-out rows. Without a source the first token of every answer is given.
+        batch: Held-out rows. The decoder-only model is given the first token of every answer.
     """
     longest = max(map(len, batch.answers)) + 1
     if isinstance(model, Seq2SeqTransformer):
-        assert batch.source is not None
-        written = generate_seq2seq(model, batch.source, max_new_tokens=longest)
+        (source,) = batch.context
+        written = generate_seq2seq(model, source, max_new_tokens=longest)
         return exact_match(written[:, 1:], batch.answers)
     prompt = torch.tensor([[BOS, answer[0]] for answer in batch.answers])
     written = generate_decoder_only(model, prompt, max_new_tokens=longest - 1)
     return exact_match(written[:, 2:], [answer[1:] for answer in batch.answers])
-
-
-def held_out_questions(batch: SequenceBatch) -> TeacherForcing:
-    """Return decoder inputs and targets; a first token that cannot be known does not count."""
-    decoder_inputs, targets = teacher_forcing(batch.answers)
-    if batch.source is None:
-        targets = torch.cat((torch.full_like(targets[:, :1], PAD), targets[:, 1:]), dim=1)
-    return TeacherForcing(decoder_inputs, targets)
-
-
-def report(name: str, value: str) -> None:
-    """Print one aligned line."""
-    print(f"{name:<34}{value}")
 
 
 def evaluate(model: Model, batch: SequenceBatch) -> tuple[Tensor, ...]:
@@ -113,18 +112,25 @@ def evaluate(model: Model, batch: SequenceBatch) -> tuple[Tensor, ...]:
         model: Either model.
         batch: Held-out rows.
     """
-    decoder_inputs, targets = held_out_questions(batch)
+    decoder_inputs, targets = teacher_forcing(batch.answers)
+    if batch.source is None:
+        targets = targets.clone()
+        targets[:, 0] = PAD
     inputs = (*batch.context, decoder_inputs)
     with evaluating(model):
         logits = model(*inputs)
-    loss = masked_cross_entropy(logits, targets).item()
     baseline = most_common_baseline(targets)
-    report("held-out loss", f"{loss:.4f} nats per token")
+    report("held-out loss", f"{masked_cross_entropy(logits, targets).item():.4f} nats per token")
     report("most common token", f"id {baseline.token_id}, {baseline.token_accuracy:.4f} of targets")
     report("teacher-forced token accuracy", f"{token_accuracy(logits, targets):.4f}")
     report("teacher-forced exact accuracy", f"{sequence_accuracy(logits, targets):.4f}")
-    report("free-running exact accuracy", f"{free_running(model, batch):.4f}")
+    report("free-running exact accuracy", f"{free_running_accuracy(model, batch):.4f}")
     return inputs
+
+
+def report(name: str, value: str) -> None:
+    """Print one aligned line."""
+    print(f"{name:<31}{value}")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -138,44 +144,36 @@ def run(options: argparse.Namespace) -> None:
     """
     config = CONFIGS[options.config]
     if options.large:
-        config = replace(
-            config, d_model=LARGER.d_model, num_layers=LARGER.num_layers, d_ff=LARGER.d_ff
-        )
-    recipe = replace(LAB_RECIPE, batch_size=QUICK_BATCH) if options.quick else LAB_RECIPE
-    steps = options.steps
-    if steps is None:
-        steps = QUICK_STEPS if options.quick else recipe.steps
-    recipe = replace(recipe, steps=steps)
-    size = {"batch_size": recipe.batch_size, "seed": options.seed}
-    training = batches(options, config, steps=steps, **size)
-    rows = QUICK_HELD_OUT_ROWS if options.quick else HELD_OUT_ROWS
-    held_out = next(
-        batches(options, config, steps=1, batch_size=rows, seed=options.seed + 1, held_out=1)
-    )
-
+        size = {name: getattr(LARGER, name) for name in ("d_model", "num_layers", "d_ff")}
+        config = replace(config, **size)
+    recipe, rows = LAB_RECIPE, HELD_OUT_ROWS
+    if options.quick:
+        recipe, rows = replace(recipe, steps=QUICK_STEPS, batch_size=QUICK_ROWS), QUICK_ROWS
+    if options.steps is not None:
+        recipe = replace(recipe, steps=options.steps)
+    batches = draw(options, config, recipe.steps, recipe.batch_size)
+    held_out = next(draw(options, config, 1, rows, held_out=True))
     torch.manual_seed(options.seed)
-    kind = Seq2SeqTransformer if options.model == "seq2seq" else DecoderOnlyTransformer
-    model: Model = kind(config)
-    report("parameters", f"{count_params(model):,}")
+    model = KINDS[options.model](config)
+
     decoder_inputs, targets = teacher_forcing(held_out.answers)
-    if held_out.source is not None:
-        report("source", f"{tuple(held_out.source.shape)}")
-    report("decoder inputs and targets", f"{tuple(decoder_inputs.shape)}, {tuple(targets.shape)}")
-    report("logits", f"{(*targets.shape, config.vocab_size)}")
+    report("parameters", f"{count_params(model):,}")
+    for source in held_out.context:
+        report("held-out source", f"{tuple(source.shape)}")
+    report("held-out decoder inputs", f"{tuple(decoder_inputs.shape)}")
+    report("held-out targets", f"{tuple(targets.shape)}")
+    report("held-out logits", f"{(*targets.shape, config.vocab_size)}")
     if held_out.source is None:
-        print(
-            "Rows are decoded from BOS and their first data token: every row starts anywhere in\n"
-            "the cycle, so nothing before that token could tell which row is meant."
-        )
-    losses = train(model, training, recipe)
-    report("ln V", f"{uniform_loss(config.vocab_size):.4f} nats per token")
+        print(FIRST_TOKEN_NOTE)
+    losses = train(model, batches, recipe)
+    report("ln V", f"{math.log(config.vocab_size):.4f} nats per token")
     report("first loss", f"{losses[0]:.4f} nats per token")
-    report(f"final loss, after {steps} steps", f"{losses[-1]:.4f} nats per token")
+    report(f"final loss, step {recipe.steps}", f"{losses[-1]:.4f} nats per token")
     inputs = evaluate(model, held_out)
     if options.checkpoint is not None:
         save_checkpoint(model, options.checkpoint)
         verify_checkpoint(model, options.checkpoint, inputs)
-        report("checkpoint", f"{options.checkpoint} reloads to identical outputs")
+        report("checkpoint", f"{options.checkpoint}, reloads to identical outputs")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from .checkpoint import check_names
@@ -80,8 +79,8 @@ def old_weights(old: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Ten
     Raises:
         ValueError: Missing, unknown or wrongly shaped weights, each named.
     """
-    with torch.device("meta"):
-        multi_head = DecoderOnlyTransformer(replace(config, num_kv_heads=config.num_heads))
+    # Built for its names and shapes alone; the first use of the meta device takes seconds.
+    multi_head = DecoderOnlyTransformer(replace(config, num_kv_heads=config.num_heads))
     expected = multi_head.state_dict()
     check_names(dict(old), {old_name(n): t for n, t in expected.items()}, "the older checkpoint")
     return {name: old[old_name(name)] for name in expected}

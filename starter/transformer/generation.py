@@ -109,52 +109,35 @@ def generate_decoder_only(
     check_budget(max_new_tokens)
     valid = token_validity(prompt, valid_prompt, model.config.pad_id)
     require_tokens("prompt", valid)
+    batch, columns = prompt.shape
+    # A row's prompt ends with its last real token; what follows is free for new ones.
+    lengths = (valid * torch.arange(1, columns + 1, device=prompt.device)).amax(dim=1)  # (B,)
+    written = prompt.new_full((batch, max_new_tokens), 0 if eos_id is None else eos_id)
+    num_written = torch.zeros_like(lengths)
+    finished = num_written >= max_new_tokens
+    tokens = torch.cat((prompt, written), dim=1)
+    real = torch.cat((valid, torch.ones_like(written, dtype=torch.bool)), dim=1)
+    cache = DecodingCache(model.config.num_layers, tokens.shape[1]) if use_cache else None
+    width = int(lengths.min())
     with evaluating(model):
-        written = _continue(model, prompt, valid, max_new_tokens, eos_id, use_cache)
-    return torch.cat((prompt, written), dim=1)
+        while not finished.all():
+            read = slice(0 if cache is None else cache.length, width)
+            new = model.decode(tokens[:, read], real[:, read], cache)[:, -1].argmax(dim=-1)  # (B,)
+            in_prompt = width < lengths
+            writes = ~in_prompt & ~finished
+            written[writes, num_written[writes]] = new[writes]
+            num_written += writes
+            finished = finished | (num_written >= max_new_tokens)
+            if eos_id is not None:
+                finished = finished | (writes & (new == eos_id))
+            tokens[:, width] = torch.where(in_prompt, tokens[:, width], new)
+            new_real = padding_mask(new[:, None], model.config.pad_id)[:, 0]
+            real[:, width] = torch.where(in_prompt, real[:, width], new_real)
+            width += 1
+    return torch.cat((prompt, written[:, : int(num_written.max())]), dim=1)
 
 
 def check_budget(max_new_tokens: int) -> None:
     """Refuse a negative number of new tokens."""
     if max_new_tokens < 0:
         raise ValueError(f"max_new_tokens must not be negative, got {max_new_tokens}")
-
-
-def _continue(
-    model: DecoderOnlyTransformer,
-    prompt: Tensor,
-    valid: Tensor,
-    max_new_tokens: int,
-    eos_id: int | None,
-    use_cache: bool,
-) -> Tensor:
-    """Return the new tokens alone, (B, n) with n at most N."""
-    pad_id = model.config.pad_id
-    # A row ends at its last real token; columns beyond it are free for new ones.
-    column = torch.arange(1, prompt.shape[1] + 1, device=prompt.device)
-    lengths = (valid * column).amax(dim=1)  # (B,)
-    width = int(lengths.min())
-    tokens, real = prompt[:, :width], valid[:, :width]
-    longest = prompt.shape[1] + max_new_tokens - 1
-    cache = DecodingCache(model.config.num_layers, longest) if use_cache else None
-    written = prompt.new_full((len(prompt), max_new_tokens), 0 if eos_id is None else eos_id)
-    ended = lengths.new_zeros(len(prompt), dtype=torch.bool)
-    while not (ended | (width - lengths >= max_new_tokens)).all():
-        read = 0 if cache is None else cache.length
-        logits = model.decode(tokens[:, read:], real[:, read:], cache)
-        new = logits[:, -1].argmax(dim=-1)  # (B,)
-        writes = ~ended & (width >= lengths) & (width - lengths < max_new_tokens)
-        rows = writes.nonzero()[:, 0]
-        written[rows, (width - lengths)[rows]] = new[rows]
-        if eos_id is not None:
-            ended = ended | (writes & (new == eos_id))
-            new = new.masked_fill(ended, eos_id)
-        new_real = padding_mask(new[:, None], pad_id)
-        if width < prompt.shape[1]:
-            in_prompt = width < lengths
-            new = torch.where(in_prompt, prompt[:, width], new)
-            new_real = torch.where(in_prompt, valid[:, width], new_real[:, 0])[:, None]
-        tokens = torch.cat((tokens, new[:, None]), dim=1)
-        real = torch.cat((real, new_real), dim=1)
-        width += 1
-    return written[:, : int((width - lengths).clamp(max=max_new_tokens).amax())]
