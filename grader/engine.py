@@ -97,7 +97,7 @@ class Referee:
                 flag = policy.Flag(event["code"], event["message"])
                 if flag not in report.flags:
                     report.flags.append(flag)
-            if event["kind"] == "end":
+            if event["kind"] == "end" and request.out is not None:
                 report.write(job.outcomes)
 
         job.listen = heard

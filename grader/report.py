@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,7 @@ def replay(path: Path, seed: int) -> str:
     return f"python -m grader grade {shlex.quote(str(path))} --seed {seed}"
 
 
+@cache
 def environment() -> dict[str, str]:
     """Return the versions a score depends on."""
     names = ("torch", "numpy", "safetensors", "pytest")

@@ -82,6 +82,9 @@ def train(submission: Submission, data: Sequences, made: Attempt) -> None:
     submission.renew()
     made.cost = spent / max(made.drawn, 1) / (measure * LAB_LOOP)
     made.losses = numbers(answer["losses"])
+    if made.losses:
+        done = {"done": made.drawn, "total": lab.recipe.steps, "what": "training steps"}
+        submission.progress({"kind": "progress", "loss": made.losses[-1]} | done)
     made.parameters = arrays(answer["parameters"])
     made.buffers = arrays(answer["buffers"])
 
