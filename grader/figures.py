@@ -165,9 +165,9 @@ def _attention(evidence: Mapping[str, Any]) -> Figure | None:
         return None
     return Figure(
         "Attention weights of one row",
-        "A row per query token, a column per key token; stronger colour is more weight, and every "
-        "row adds up to 1. In a correct decoder self-attention is empty above the diagonal, and some "
-        "cross-attention head walks through the source in the order of the answer.",
+        "A row per query token, a column per key token; stronger colour is more weight, every "
+        "row adds up to 1. In a correct decoder self-attention is empty above the diagonal, and "
+        "some cross-attention head walks through the source in the order of the answer.",
         pictures.joined(drawn),
     )
 

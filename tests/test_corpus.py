@@ -220,7 +220,8 @@ def check(place: str, status: str, part: str = "", code: str = "") -> dict[str, 
 def tree(*found: dict[str, object], passed: bool = False, **fields: object) -> dict[str, object]:
     entry = {"name": "future_independence", "task": "1", "status": "passed", "summary": "is fine"}
     return {
-        "parts": [entry | {"checks": list(found)}], "stretch": [], "gates": [], "passed": passed, "gates_passed": passed,
+        "parts": [entry | {"checks": list(found)}], "stretch": [], "gates": [],
+        "passed": passed, "gates_passed": passed,
         "score": 7, "complete": True, "grader_error": None,
         "integrity": {"flags": []}, "submission": {"notes": []},
     } | fields  # fmt: skip
