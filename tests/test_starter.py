@@ -24,6 +24,7 @@ SHORTEST_TELLING_STATEMENT = 25
 # two stacks beside it. The message about empty targets is shared with the given metrics; the
 # command line calls teacher_forcing, and its docstring says what it returns.
 SHOWN_ON_PURPOSE = {
+    "source = query if key_value is None else key_value",  # the given check of the shapes
     "slots = layer_slots(cache, len(self.blocks), offset)",
     "for block, slot in zip(self.blocks, slots, strict=True):",
     "return zero_padding(self.final_norm(x), valid)",
