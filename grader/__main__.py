@@ -81,6 +81,8 @@ def parser() -> argparse.ArgumentParser:
     margins.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
     margins.add_argument("--out", type=Path, default=Path("reports/calibrate"))
     margins.add_argument("--write-docs", action="store_true", help="rewrite docs/calibration.md")
+    handout = commands.add_parser("release", help="build what students get")
+    handout.add_argument("--out", type=Path, default=Path("dist"), help="folder (dist)")
     commands.add_parser("doctor", help="what this machine offers: isolation, versions")
     return top
 
@@ -139,6 +141,10 @@ def main(arguments: list[str] | None = None) -> int:
         from grader import mutation
 
         return mutation.main(options)
+    if options.command == "release":
+        from grader import handout
+
+        return handout.main(options)
     from grader.intake import IntakeError
     from grader.sandbox import IsolationUnavailable
     from grader.settings import SettingsError

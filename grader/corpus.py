@@ -111,9 +111,7 @@ class Wrong(Case):
 
     def _scope(self, points: PointsTable, catch: Catch | None) -> Scope:
         if catch is None:
-            # The staged tree is the solution again, but for files with a stretch task in them.
-            own = {stub.file for stub in points.stretch} & {edit.file for edit in self.edit}
-            return Scope(None, 3) if own else Scope(frozenset({"1"}), 0)
+            return Scope(frozenset({"1"}), 0)  # the staged tree is the solution again
         gates = [n for n, gate in enumerate(points.gates, 1) if gate in catch.caught_by]
         if self.needs_training or gates:
             return Scope(None, 4 if self.needs_training else max(gates))
@@ -133,7 +131,8 @@ class Wrong(Case):
                 if len(gates) > 1:
                     words = "at most one gate, for the later ones wait for it"
                     raise SchemaError("caught_by", words, gates)
-        tasks = {stub.file for stub in points.stubs} & {edit.file for edit in self.edit}
+        theirs = {stub.file for stub in points.stubs} | {stub.file for stub in points.stretch}
+        tasks = theirs & {edit.file for edit in self.edit}
         if self.catch is None and tasks:
             words = f"what must catch it, for {min(tasks)} is patched"
             raise SchemaError("caught_by", words, "nothing")

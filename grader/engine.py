@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from grader import intake, policy, sandbox
+from grader import expectations, intake, policy, sandbox
 from grader.launchers import WorkersUnavailable
+from grader.outcomes import task_of
 from grader.plugin import Job, Plugin
 from grader.report import Report, Request
 from grader.result import Outcome, Status
@@ -36,6 +37,10 @@ class Referee:
         self.settings = settings
         self.workshop = workshop or Workshop(sandbox.choose(isolation), settings.limits)
         self.isolation = self.workshop.isolation
+        self.public_seed = expectations.public_seed()
+        self.expectations: expectations.Expectations | None = None
+        if self.public_seed is not None:
+            self.expectations = expectations.Expectations.load(expectations.RECORDED)
 
     def adopt(self, settings: Settings) -> None:
         """Grade what follows by other settings."""
@@ -54,23 +59,40 @@ class Referee:
         """Close."""
         self.close()
 
-    def grade(self, request: Request, listen: Listener = lambda event: None) -> dict[str, Any]:
+    def grade(
+        self,
+        request: Request,
+        listen: Listener = lambda event: None,
+        staged: intake.Staged | None = None,
+    ) -> dict[str, Any]:
         """Grade `request` and return the tree that `results.json` holds.
+
+        Args:
+            request: what to grade and how.
+            listen: hears every event.
+            staged: what was read of the submission already; its path is then not looked at.
 
         Raises:
             IntakeError: there is nothing to grade; the message says what was expected.
         """
+        if request.seed not in (None, self.public_seed) and self.public_seed is not None:
+            raise intake.IntakeError(
+                f"this copy of the grader knows the answers for seed {self.public_seed} only, "
+                f"got --seed {request.seed}: leave --seed out"
+            )
         home = Path(self.workshop.trees / f"{self.workshop.workers}-{time.monotonic_ns()}")
         try:
-            staged = intake.stage(request.path, home, self.settings)
-            if self.settings.given == "original":
-                staged = intake.overlay_given(staged, originals())
+            staged = staged or intake.examine(request.path, self.settings)
+            staged = intake.lay_out(staged, home)
+            own = self.settings.given == "original"
+            handle = intake.overlay_given if own else intake.recognise_given
+            staged = handle(staged, originals())
             return self._grade(request, staged, listen)
         finally:
             shutil.rmtree(home, ignore_errors=True)
 
     def _grade(self, request: Request, staged: intake.Staged, listen: Listener) -> dict[str, Any]:
-        seed = request.seed
+        seed = self.public_seed if request.seed is None else request.seed
         if seed is None:
             seed = default_seed(self.settings.salt, staged.sha256)
         inspected = policy.inspect(staged)
@@ -87,6 +109,7 @@ class Referee:
             scale=request.scale,
             before_training=self.workshop.launcher.warm,
             outcomes=list(request.known),
+            expectations=self.expectations or expectations.Expectations(),
         )
         report = Report(self.settings, self.isolation, staged, request, seed, inspected.flags)
         report.write(job.outcomes)
@@ -106,14 +129,30 @@ class Referee:
 
 
 def originals() -> Path:
-    """Return a tree with the given files as they were handed out."""
+    """Return a tree with the given files as they were handed out.
+
+    A student's copy keeps one beside the grader: in its starter they may have been changed.
+    """
     root = Path(__file__).resolve().parent.parent
-    return next(p for p in (root / "solution", root / "starter") if p.is_dir())
+    return next(p for p in (root / "solution", root / "grader" / "original") if p.is_dir())
 
 
 def default_seed(salt: str, sha256: str) -> int:
     """Return the seed that belongs to a submission: the same bytes, the same questions."""
     return int.from_bytes(hashlib.sha256(f"{salt}:{sha256}".encode()).digest()[:6], "big")
+
+
+def check_files(job: Job) -> list[str]:
+    """Return the files that can hold a wanted check: the others are not even collected."""
+    tasks = None if job.tasks is None else {task_of(task) for task in job.tasks}
+    found = []
+    for path in sorted(CHECKS.glob("[a-z]*.py")):
+        kind, number, *_ = path.stem.split("_")
+        task = {"part": number, "stretch": f"S{number}"}.get(kind)
+        unwanted = task is not None and tasks is not None and task not in tasks
+        if not unwanted and not (kind == "gate" and int(number) > job.gates):
+            found.append(str(path))
+    return found
 
 
 def run_checks(job: Job) -> list[Outcome]:
@@ -124,9 +163,11 @@ def run_checks(job: Job) -> list[Outcome]:
         del os.environ[key]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     arguments = [
-        str(CHECKS), "-c", str(CHECKS / "pytest.ini"), "--rootdir", str(CHECKS),
+        *check_files(job), "-c", str(CHECKS / "pytest.ini"), "--rootdir", str(CHECKS),
         "-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:faulthandler",
         "-p", "no:logging", "-p", "no:capture", "-p", "pytest_timeout",
+        # An interrupted round leaves files to the collector: no reason to end the referee.
+        "-p", "no:unraisableexception", "-p", "no:threadexception",
         "--timeout", str(int(job.settings.limits.check_s)),
     ]  # fmt: skip
     trouble = ""

@@ -14,6 +14,7 @@ from grader.student_error import TASK_FILES, StudentError
 from grader.submission import Submission, forward
 
 Findings = list[Outcome]
+GIVEN = ("positions", "norms", "feedforward", "embeddings", "models")
 NOTICEABLE = 1e-9
 FAINT = 1e-2
 SUBLAYERS = {
@@ -35,8 +36,11 @@ PART_OF = {
 
 
 def blamed(findings: Findings, candidates: tuple[str, ...]) -> Outcome | None:
-    """Return the first failed part check whose part is among `candidates`, in that order."""
-    for part in candidates:
+    """Return the first failed part check whose part is among `candidates`, in that order.
+
+    Given code that fails its own check comes last: where it does, it is the student's.
+    """
+    for part in (*candidates, *GIVEN):
         for outcome in findings:
             if outcome.stub and outcome.diagnosis and outcome.diagnosis.part == part:
                 return outcome

@@ -15,7 +15,15 @@ from grader.entries import IntakeError, list_entries
 from grader.locate import PACKAGE, Found, choose, clean, locate, resembles, some, wanted
 from grader.settings import Settings, Staging
 
-__all__ = ["IntakeError", "Staged", "overlay_given", "stage"]
+__all__ = [
+    "IntakeError",
+    "Staged",
+    "examine",
+    "lay_out",
+    "overlay_given",
+    "recognise_given",
+    "stage",
+]
 
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npy", ".npz", ".pkl", ".pickle")
@@ -54,9 +62,28 @@ def stage(path: Path, destination: Path, settings: Settings) -> Staged:
     """Copy the package in `path` to `destination`/transformer.
 
     Args:
+        path: as `examine` takes it.
+        destination: a folder that is new or empty.
+        settings: names the task files and the limits.
+
+    Raises:
+        IntakeError: nothing was found that can be graded.
+    """
+    return lay_out(examine(path, settings), destination)
+
+
+def lay_out(staged: Staged, destination: Path) -> Staged:
+    """Write the files to `destination`, a folder that is new or empty."""
+    _write_all(destination, staged.files)
+    return replace(staged, root=destination)
+
+
+def examine(path: Path, settings: Settings) -> Staged:
+    """Read the package in `path` and write nothing: the root is left blank.
+
+    Args:
         path: a folder, .zip, .tar.gz, .tgz, .tar or .ipynb with the package at most two folders
             deep, or with the task files lying loose in one folder.
-        destination: a folder that is new or empty.
         settings: names the task files and the limits.
 
     Raises:
@@ -79,10 +106,9 @@ def stage(path: Path, destination: Path, settings: Settings) -> Staged:
     if wide:
         notes.append(f"saved as UTF-16, which Python cannot read; save as UTF-8: {some(wide)}")
     beside = [f.name for f in found if f.folder in (home.folder, home.folder[:-1])]
-    _write_all(destination, files)
     return Staged(
         name=_name_of(path),
-        root=destination,
+        root=Path(),
         files=files,
         sha256=_digest(files),
         notes=notes,
@@ -91,6 +117,18 @@ def stage(path: Path, destination: Path, settings: Settings) -> Staged:
         stretch=stretch,
         weights=tuple(f.path for f in found if f.name.lower().endswith(_WEIGHTS)),
     )
+
+
+def recognise_given(staged: Staged, original: Path) -> Staged:
+    """Note which given files came unchanged: what they do is not the student's doing."""
+    same = {
+        name
+        for name, content in staged.files.items()
+        if name.removeprefix(f"{PACKAGE}/") not in staged.tasks
+        and (original / name).is_file()
+        and _plain((original / name).read_bytes()) == _plain(content)
+    }
+    return replace(staged, given=frozenset(same))
 
 
 def overlay_given(staged: Staged, original: Path) -> Staged:

@@ -11,7 +11,6 @@ from grader.compare import fail
 from grader.decoding import exact
 from grader.draws import EOS
 from grader.influence import Findings, blamed
-from grader.parameters import ProbeConfig, parameter_shapes
 from grader.sequences import Sequences
 from grader.signs import Signs
 from grader.student_error import TASK_FILES
@@ -19,6 +18,7 @@ from grader.training import TRAINED, Attempt
 
 # Of ln V; the ids alone, without their order, are worth a tenth of it.
 LEARNED_NOTHING = 0.75
+NO_CAUSE = "learned_in_part"
 Cause = tuple[str, str, str, str]  # code, part, cause, advice
 
 
@@ -34,9 +34,8 @@ def explain(
         or of_losses(made, signs, data.lab.model.vocab_size)
         or of_shape(signs)
     )
-    order = (part, *(name for name in TASK_FILES if name != part))
-    known = blamed(findings, order if code != "learned_in_part" else tuple(TASK_FILES))
-    if known and known.diagnosis and (known.diagnosis.part == part or code == "learned_in_part"):
+    known = blamed(findings, tuple(TASK_FILES) if code == NO_CAUSE else (part,))
+    if known and known.diagnosis:
         part = known.diagnosis.part
         advice = f"Task {known.stub} already shows it: {known.diagnosis.cause}"
     wanted = data.lab.accuracy.exact_match
@@ -70,17 +69,13 @@ def of_values(made: Attempt) -> Cause | None:
             f"training ran into NaN or infinity {where}",
             "Look at the learning rate, at clipping, and at the first loss that is odd.",
         )
-    expected = parameter_shapes(ProbeConfig(num_layers=1), "seq2seq")
     for stack in ("encoder", "decoder"):
-        prefix = f"{stack}.blocks."
-        if any(n.startswith(prefix) for n in expected) and not any(
-            n.startswith(prefix) for n in made.parameters
-        ):
+        # A stack of which only its norm is left has lost its blocks.
+        if not any(n.startswith(f"{stack}.") and v.ndim > 1 for n, v in made.parameters.items()):
             return (
                 "layers_not_registered",
                 stack,
-                f"the blocks of the {stack} are no part of the "
-                "model, so no optimiser ever sees them",
+                f"the blocks of the {stack} are no part of the model, so no optimiser sees them",
                 "Look at what kind of list holds the blocks.",
             )
     return None
@@ -210,7 +205,7 @@ def of_shape(signs: Signs) -> Cause:
             "Look at what depends on the number of columns or on padding.",
         )
     return (
-        "learned_in_part",
+        NO_CAUSE,
         "training",
         f"after all steps {signs.forced:.2f} of the next tokens "
         f"are right with teacher forcing, and the loss is {signs.last_loss:.3g}: the model "

@@ -27,7 +27,7 @@ from grader.outcomes import (
 )
 from grader.policy import Breach
 from grader.result import CheckFailed, Diagnosis, Outcome, Status
-from grader.settings import Settings
+from grader.settings import Settings, checked_given
 from grader.student_error import StudentError
 from grader.submission import Submission
 from grader.workers import Worker, WorkerLost
@@ -88,6 +88,7 @@ class Plugin:
         self.files = {stub.id: stub.file for stub in points.stubs}
         self.files |= {stub.id: stub.file for stub in points.stretch}
         self.files |= {code.id: code.file for code in points.given}
+        self.given = {code.id for code in checked_given(job.settings)}
         self.unanswered: list[str] = []
 
     # Collection -----------------------------------------------------------------------------
@@ -110,7 +111,7 @@ class Plugin:
             return self.job.scale if place.gate > LAST_GATE else place.gate <= self.job.gates
         chosen = self.job.tasks
         stub = place.stub or ""
-        if stub.startswith("G") and self.job.settings.given == "original":
+        if stub.startswith("G") and stub not in self.given:
             return False
         return chosen is None or stub in chosen or task_of(stub) in chosen
 

@@ -30,7 +30,8 @@ def build(
     A tree whose parameter names or shapes differ from the weights is refused with
     `constructor_changed`; `scale` multiplies parameters whose name matches a pattern.
     """
-    torch.manual_seed(seed)
+    # torch.manual_seed would also record, with a traceback, that accelerators are to be seeded.
+    torch.default_generator.manual_seed(seed)
     with default_dtype(dtype):
         module = attribute(target)(*args, **kwargs).to(getattr(torch, dtype))
     own = {name: list(p.shape) for name, p in module.named_parameters()}

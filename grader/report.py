@@ -16,7 +16,7 @@ from typing import Any
 from grader import intake, policy, sandbox
 from grader.outcomes import FILES, task_of
 from grader.result import SCHEMA, Entry, Outcome, Status, number, write_json
-from grader.settings import Settings, StretchStub
+from grader.settings import Settings, StretchStub, checked_given
 
 SCALE = ("scale_reverse", "scale_copy")
 
@@ -132,11 +132,9 @@ class Report:
 
     def _given(self, outcomes: list[Outcome]) -> list[Entry]:
         """Return the results of given code, which earns nothing, where it is the student's."""
-        if self.settings.given == "original":
-            return []
         nothing = Fraction(0)
         found = []
-        for code in self.settings.points.given:
+        for code in checked_given(self.settings):
             own = [o for o in outcomes if o.stub == code.id]
             name = code.file.removesuffix(".py")
             found.append(entry(name, code.id, own, nothing, nothing, all_passed(own)))

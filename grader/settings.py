@@ -217,6 +217,15 @@ class Settings:
     points: PointsTable
 
 
+def checked_given(lab: Settings) -> list[GivenCode]:
+    """Return the given code that is graded as it was sent.
+
+    A file with a stretch task in it is the student's, whatever is done with the others.
+    """
+    theirs = {stub.file for stub in lab.points.stretch}
+    return [c for c in lab.points.given if lab.given == "submitted" or c.file in theirs]
+
+
 def enlarged(lab: Settings, task: Literal["reverse", "copy"]) -> Settings:
     """Return the settings of the larger size, on one task."""
     larger = lab.scale

@@ -161,7 +161,7 @@ def verdict(tree: Mapping[str, Any], folder: Path) -> Group:
     rows: list[Any] = [_heading(tree), Text()]
     rows.append(_table("Parts", tree["parts"]))
     rows.append(_table("Gates", tree["gates"]))
-    if "given" in tree:
+    if any(e["status"] != "passed" for e in tree.get("given", [])):
         rows.append(_table("Given code (no points)", tree["given"]))
     tried = [e for e in tree["stretch"] if e["status"] not in ("not_implemented", "blocked")]
     if tried:
@@ -206,12 +206,13 @@ def _table(title: str, entries: list[dict[str, Any]]) -> Group:
 
 def _problems(tree: Mapping[str, Any]) -> list[Any]:
     rows: list[Any] = []
-    for item in [*tree["parts"], *tree["gates"], *tree.get("scale", [])]:
+    for item in [*tree["parts"], *tree.get("given", []), *tree["gates"], *tree.get("scale", [])]:
         for check in item["checks"]:
             found = check["diagnosis"]
             if found is None:
                 continue
-            label = f"task {check['stub']}" if check["stub"] else f"gate {item['name']}"
+            kind = "given code" if str(check["stub"]).startswith("G") else "task"
+            label = f"{kind} {check['stub']}" if check["stub"] else f"gate {item['name']}"
             rows.append(Text(f"{label}: {clean_text(found['cause'])}", style="red"))
             rows.append(
                 Padding(

@@ -18,7 +18,8 @@ from grader.submission import Question, Submission
 
 TRAINED, UNTRAINED, SCRAMBLED = "trained", "untrained", "scrambled"
 CONTROL_ROWS = 128
-YARDSTICK_STEPS = 8
+# The system counts processor time in hundredths of a second.
+YARDSTICK_STEPS = 16
 # A step of the lab's own loop costs this many steps of the yardstick.
 LAB_LOOP = 1.3
 
@@ -80,7 +81,8 @@ def train(submission: Submission, data: Sequences, made: Attempt) -> None:
     spent = submission.worker.processor_seconds() - before
     # Nothing but the trained values goes on to the questions about held-out rows.
     submission.renew()
-    made.cost = spent / max(made.drawn, 1) / (measure * LAB_LOOP)
+    # Where the system tells no times there is nothing to compare.
+    made.cost = spent / max(made.drawn, 1) / (measure * LAB_LOOP) if measure else 0.0
     made.losses = numbers(answer["losses"])
     if made.losses:
         done = {"done": made.drawn, "total": lab.recipe.steps, "what": "training steps"}
@@ -97,7 +99,7 @@ def measure_machine(submission: Submission, lab: Settings) -> float:
     submission.ask(Question("yardstick", arguments | {"steps": 2}))
     before = submission.worker.processor_seconds()
     submission.ask(Question("yardstick", arguments | {"steps": YARDSTICK_STEPS}))
-    return max(submission.worker.processor_seconds() - before, 1e-3) / YARDSTICK_STEPS
+    return (submission.worker.processor_seconds() - before) / YARDSTICK_STEPS
 
 
 def setting(lab: Settings) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -88,9 +88,7 @@ class Judge:
         else:
             compare_right((), tree, False, result)
             notes = " ".join(tree["submission"]["notes"])
-            # A file with a stretch task in it is the student's, given code and all.
-            own = {stub.file for stub in points.stretch}
-            for file in sorted({edit.file for edit in case.edit} - own):
+            for file in sorted({edit.file for edit in case.edit}):
                 if file not in notes:
                     result.problems.append(f"no note says that the original {file} was graded")
         if case.given_submitted is not None:
@@ -231,7 +229,7 @@ def main(options: argparse.Namespace) -> int:
     cases = cases[share - 1 :: shares]
     console = Console(highlight=False)
     with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         console=console, transient=True, disable=not console.is_terminal,
     ) as progress:  # fmt: skip
         bar = progress.add_task("judging", total=len(cases))

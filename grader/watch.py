@@ -50,24 +50,30 @@ class Saves:
         self.thread.start()
 
     def _watch(self) -> None:
+        gone = False
         while not self.stop.is_set():
             try:
                 for changes in self._changes(self.tree.stat().st_ino):
+                    if gone:
+                        gone = False
+                        self.names.put("")
                     for name in {Path(path).name for _, path in changes}:
                         self.names.put(name)
             except OSError:
-                time.sleep(LOOK_MS / 1000)
+                if not gone:
+                    gone = True
+                    self.names.put("")
+                self.stop.wait(LOOK_MS / 1000)
 
     def _changes(self, inode: int) -> Iterator[set[tuple[watchfiles.Change, str]]]:
-        """Yield changes until the folder is another one than it was."""
+        """Yield changes, an empty set now and then, until the folder is another or none."""
         for changes in watchfiles.watch(
             self.tree, watch_filter=watchfiles.PythonFilter(), step=SETTLE_MS, stop_event=self.stop,
             rust_timeout=LOOK_MS, yield_on_timeout=True, raise_interrupt=False,
         ):  # fmt: skip
-            yield changes
             if self.tree.stat().st_ino != inode:
-                self.names.put("")
-                return
+                raise FileNotFoundError(self.tree)
+            yield changes
 
     @property
     def waiting(self) -> bool:
@@ -101,12 +107,15 @@ class Watcher:
         self.tasks = tasks
         self.console = console
         self.outcomes: dict[str, Outcome] = {}
+        self.owed: list[str] = []
         self.superseded = False
         self.saves = Saves(path)
         referee.workshop.heed = self.heed
 
     def run(self) -> None:
         """Look at every task once, then at what is saved, until a KeyboardInterrupt."""
+        # Otherwise every worker that trains would load the optimiser anew.
+        self.referee.workshop.launcher.warm()
         try:
             self.round([], time.monotonic())
             while True:
@@ -116,7 +125,7 @@ class Watcher:
             self.saves.close()
 
     def tasks_in(self, names: set[str]) -> list[str]:
-        """Return the tasks whose code stands in these files, required ones if there are any."""
+        """Return the tasks whose code stands in these files."""
         found = [stub.id for stub in quick.stubs_of(self.lab) if stub.file in names]
         return list(dict.fromkeys(task_of(stub) for stub in found if self.wanted(stub)))
 
@@ -127,24 +136,29 @@ class Watcher:
     def round(self, first: list[str], began: float) -> None:
         """Check the tasks `first`, or all without any, then what builds on them, then gates."""
         every = dict.fromkeys(task_of(s.id) for s in quick.stubs_of(self.lab) if self.wanted(s.id))
-        own = [t for t in first if not t.startswith("S")] or first
-        later = [t for t in first if t not in own]
-        later += [d for t in own for d in DEPENDENTS.get(t, ()) if d in every and d not in own]
+        own = [t for t in first if not t.startswith("S")] or first or list(every)
+        later = [d for t in own for d in DEPENDENTS.get(t, ()) if d in every]
+        # What an earlier round did not come to is still owed.
+        self.owed = [t for t in dict.fromkeys([*first, *later, *self.owed]) if t not in own]
+        self.outcomes = {k: o for k, o in self.outcomes.items() if o.stub}
         self.superseded = False
         try:
-            self.look(own or list(every), self.lab.limits.question_s, 0)
-            self.show(first, began, last=not later and self.tasks is not None)
-            if later:
-                self.look(later, self.lab.limits.question_s, 0)
+            self.look(own, self.lab.limits.question_s, 0)
+            more = bool(self.owed) or self.tasks is None
+            self.show(first, began, last=not more)
+            if self.owed:
+                self.look(self.owed, self.lab.limits.question_s, 0)
+                self.owed = []
             if self.tasks is None:
                 self.look([], GATE_QUESTION_S, LAST_GATE)
-            if later or self.tasks is None:
+            if more:
                 self.show([], began, last=True)
         except IntakeError as error:
             self.say(f"cannot check: {error}; the last verdict stands, waiting for the next save")
         except KeyboardInterrupt:
             if not self.superseded:
                 raise
+            self.owed = list(dict.fromkeys([*self.owed, *own]))
 
     def look(self, tasks: list[str], question_s: float, gates: int) -> None:
         """Run the checks of `tasks` and of the first `gates` gates."""
@@ -153,7 +167,6 @@ class Watcher:
         wanted = frozenset(s.id for s in quick.stubs_of(self.lab)
                            if task_of(s.id) in tasks and self.wanted(s.id))  # fmt: skip
         known = [o for o in self.outcomes.values() if o.stub and o.stub not in wanted]
-        self.outcomes = {o.check: o for o in known}
         self.referee.grade(
             engine.Request(self.path, tasks=wanted, gates=gates, known=tuple(known)), self.heard
         )

@@ -64,12 +64,12 @@ def slips(x: Array, kind: str) -> list[tuple[str, Array, str]]:
     square = np.sqrt((x**2).mean(-1, keepdims=True))
     centred = x - x.mean(-1, keepdims=True)
     found = [("norm_missing", x, "it normalises nothing.")]
-    for axes, where in (((1,), "over time"), ((1, 2), "over time and features"), ((0,), "over "
-                        "the batch"), ((0, 1), "over batch and time")):  # fmt: skip
+    for axes, where in (((1,), "time"), ((1, 2), "time and features"), ((0,), "batch"),
+                        ((0, 1), "batch and time")):  # fmt: skip
         middle = x.mean(axes, keepdims=True) if kind == "layernorm" else 0.0
-        spread = np.sqrt(((x - middle) ** 2).mean(axes, keepdims=True))
-        code = "norm_over_" + where.split()[-1].replace("features", "time_and_features")
-        found.append((code, (x - middle) / spread, f"its statistics are taken {where}."))
+        spread = np.sqrt(((x - middle) ** 2).mean(axes, keepdims=True) + 1e-5)
+        code = f"norm_over_{where.replace(' ', '_')}"
+        found.append((code, (x - middle) / spread, f"its statistics are taken over {where}."))
     if kind == "rmsnorm":
         found += [
             ("norm_inverted", x * square, "it multiplies by the root mean square."),

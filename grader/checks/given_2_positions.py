@@ -27,9 +27,8 @@ def test_sinusoids_have_falling_frequencies(submission: Submission) -> dict[str,
     shape = (LENGTH, WIDTH)
     got = tensor(returned(answer, what, "positions"), shape, what, "positions")
     want = waves(lambda pair: 2 * pair / WIDTH)
-    halves = np.concatenate([want[:, 0::2], want[:, 1::2]], axis=1)
-    if agrees(got, halves, 1e-4):
-        return {"variant": "sines in the first half of the columns, cosines in the second"}
+    if agrees(got, halved(want), 1e-4):
+        return {"layout": "sines in the first half of the columns, cosines in the second"}
     suspects = [
         Suspect("frequency_falls_too_fast", waves(lambda pair: 4 * pair / WIDTH),
                 "the exponent is doubled twice: it uses the column where the pair is meant.",
@@ -49,6 +48,11 @@ def test_sinusoids_have_falling_frequencies(submission: Submission) -> dict[str,
     ]  # fmt: skip
     return judge(got, want, what=what, part="positions", advice=WAVES, suspects=suspects,
                  tolerance=1e-4)  # fmt: skip
+
+
+def halved(table: Array) -> Array:
+    """Return the other usual layout: sines in the first half of the columns."""
+    return np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1)
 
 
 def waves(exponent: Any, length: int = LENGTH) -> Array:
@@ -90,16 +94,18 @@ def test_positions_are_added_row_by_row(
     for offset, answer in zip((0, 3), answers, strict=True):
         what = f"{scheme} positions from {offset} on"
         got = tensor(returned(answer, what, "positions"), x.shape, what, "positions")
+        if scheme == "sinusoidal" and agrees(got, x + halved(table)[offset : offset + 5], 1e-4):
+            continue
         suspects = [
             Suspect("positions_missing", x, "nothing is added.", ROWS),
             Suspect("position_of_batch_row", x + table[offset : offset + 3][:, None], "every token "
                     "gets the position of its row in the batch.", ROWS),
-            Suspect("one_position_for_all", x + table[offset + 5], "every token gets the same "
-                    "position.", ROWS),
-            Suspect("one_position_for_all", x + table[offset], "every token gets the same "
-                    "position.", ROWS),
+            *(Suspect("one_position_for_all", x + table[offset + place], "every token gets the "
+                      "same position.", ROWS) for place in (0, 4, 5)),
             Suspect("position_offset_ignored", x + table[:5], "it counts from 0, whatever the "
                     "offset.", ROWS),
+            Suspect("positions_reversed", x + table[offset : offset + 5][::-1], "it counts from "
+                    "the end.", ROWS),
             Suspect("positions_from_one", x + table[offset + 1 : offset + 6], "it counts one too "
                     "far.", ROWS),
         ]  # fmt: skip
@@ -125,20 +131,58 @@ def test_distances_fall_into_buckets(submission: Submission, bidirectional: bool
     near = np.minimum(buckets(distance + 1, bidirectional), buckets(distance - 1, bidirectional))
     far = np.maximum(buckets(distance + 1, bidirectional), buckets(distance - 1, bidirectional))
     edge = (np.abs(distance) > 8) & (got >= np.minimum(near, want)) & (got <= np.maximum(far, want))
+    if np.array_equal(np.where(edge, want, got), want):
+        return {"distances": distance.size}
     exact = np.clip(np.abs(distance) if bidirectional else distance, 0, None)
     one_way = buckets(distance, False)
     suspects = [
         Suspect("distance_reversed", buckets(-distance, bidirectional), "earlier and later keys "
                 "are exchanged.", BUCKETS),
-        Suspect("buckets_of_both_sides", buckets(np.abs(distance), False), "both directions "
-                "share their buckets.", BUCKETS),
+        Suspect("buckets_of_both_sides", buckets(np.abs(distance), bidirectional), "both "
+                "directions share their buckets.", BUCKETS),
         Suspect("buckets_one_way", one_way, "later keys have no buckets.", BUCKETS),
         Suspect("buckets_not_logarithmic", np.minimum(exact, 15) + 16 * (distance < 0)
                 if bidirectional else np.minimum(exact, 31), "large distances are cut off, not "
                 "grouped.", BUCKETS),
     ]  # fmt: skip
-    return judge(np.where(edge, want, got), want, what=what, part="positions", advice=BUCKETS,
-                 suspects=suspects)  # fmt: skip
+    return judge(got, want, what=what, part="positions", advice=BUCKETS, suspects=suspects)
+
+
+@pytest.mark.part("G4")
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_bias_is_looked_up_by_distance(
+    submission: Submission, rng: Draws, bidirectional: bool
+) -> dict[str, Any]:
+    """The relative bias of a score is the row of its distance, for each head a number."""
+    table = rng.uniform((8, 2), -1.7, 1.7)
+    fields = {"d_model": WIDTH, "num_heads": 2, "t5_buckets": 8, "t5_max_distance": 16}
+    module = build("bias", "positions.RelativeBias", config(**fields), bidirectional,
+                   weights={"weight": table})  # fmt: skip
+    what = f"the relative bias, {'both directions' if bidirectional else 'backwards only'}"
+    num_queries, offset = 5, 3
+    num_keys = num_queries + offset
+    (built, answer), tolerance = ask(
+        submission, module, call("@bias.score_bias", num_queries, num_keys, offset)
+    )
+    sure(built)
+    shape = (1, 2, num_queries, num_keys)
+    got = tensor(returned(answer, what, "positions"), shape, what, "positions")
+    distance = np.arange(num_queries)[:, None] + offset - np.arange(num_keys)
+
+    def bias(distance: Ids) -> Array:
+        rows = table[buckets(distance, bidirectional, 8, 16)]  # (T, S, H)
+        return np.asarray(rows.transpose(2, 0, 1)[None])
+
+    suspects = [
+        Suspect("distance_reversed", bias(-distance), "earlier and later keys are exchanged.",
+                BUCKETS),
+        Suspect("position_offset_ignored", bias(distance - offset), "it counts from 0, whatever "
+                "the offset.", BUCKETS),
+        Suspect("bias_missing", np.zeros(shape), "it is 0 everywhere.", BUCKETS),
+        Suspect("bias_of_other_head", bias(distance)[:, ::-1], "the heads are exchanged.", BUCKETS),
+    ]  # fmt: skip
+    return judge(got, bias(distance), what=what, part="positions", advice=BUCKETS,
+                 suspects=suspects, tolerance=tolerance)  # fmt: skip
 
 
 def buckets(distance: Ids, bidirectional: bool, count: int = 32, longest: int = 128) -> Ids:

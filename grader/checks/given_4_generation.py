@@ -21,7 +21,7 @@ from grader.submission import Question, Submission, call, forward, handle, tenso
 
 LENGTHS = (5, 3, 4, 1)
 STEPS = 9  # more than any source or prompt has
-DRAWS = 4
+DRAWS = 12
 WHERE = "Look at what is fed back, which position is read, and when a row counts as ended."
 MODES = "Look at who switches the model to eval() and back."
 
@@ -78,26 +78,32 @@ def start_of(source: Ids, kind: str) -> Ids:
     return np.full((len(source), 1), BOS) if kind == "seq2seq" else source
 
 
+def restless(rng: Draws, kind: str) -> Question:
+    """Ask for a model whose answers depend so much on position that they vary."""
+    shape = replace(SIZES, tied=False)
+    weights, question = model(rng, kind, shape)
+    varied = {k: v * 3.0 if "positions" in k else v for k, v in weights.items()}
+    return Question(question.probe, question.arguments | {"weights": varied})
+
+
 def free_run(submission: Submission, rng: Draws, kind: str) -> tuple[Ids, Ids]:
     """Decode without an end, and hold every token against the logits of the whole answer.
 
+    Other weights are drawn until rows would end at different steps, and write on after that.
+
     Returns:
-        The new tokens (B, N) of the weights that end rows at the most different steps, and the
-        source or prompt (B, S); the model with these weights is the last one built.
+        The new tokens (B, N), and the source or prompt (B, S).
     """
     source = rng.child("source").ids(LENGTHS, SIZES.vocab_size)
-    best: tuple[int, int, Ids] | None = None
-    for draw in [*range(DRAWS), -1]:
-        if draw == -1 and best is not None:
-            draw = best[1]
-        _, build = model(rng.child(str(draw)), kind, SIZES)
-        what = f"generate_{kind} without an end"
+    start = start_of(source, kind)
+    what = f"generate_{kind} without an end"
+    for draw in range(DRAWS):
+        build = restless(rng.child(str(draw)), kind)
         built, answer = submission.attempt(
             build, generate(kind, source, eos_id=None, use_cache=False)
         )
         sure(built)
         whole = ids_of(answer, len(source), what)
-        start = start_of(source, kind)
         if whole.shape[1] != start.shape[1] + STEPS:
             complain("wrong_length", f"{what}: {STEPS} new tokens were asked for, and it returns "
                      f"{whole.shape[1] - start.shape[1]}.", got=whole)  # fmt: skip
@@ -105,11 +111,9 @@ def free_run(submission: Submission, rng: Draws, kind: str) -> tuple[Ids, Ids]:
             complain("wrong_start", f"{what}: it starts from other ids than it should.", got=whole)
         written = whole[:, start.shape[1] :]
         follow(submission, kind, source, written, what)
-        variety = len(set(first_places(written, ending(written))))
-        if best is None or variety > best[0]:
-            best = (variety, draw, written)
-    assert best is not None
-    return best[2], source
+        if min(telling(written, ending(written))) >= 2:
+            break
+    return written, source
 
 
 def follow(submission: Submission, kind: str, source: Ids, written: Ids, what: str) -> None:
@@ -142,9 +146,16 @@ def first_places(written: Ids, eos: int) -> list[int]:
     return [int((row == eos).argmax()) if (row == eos).any() else STEPS for row in written]
 
 
+def telling(written: Ids, eos: int) -> tuple[int, int]:
+    """Count the different steps at which rows would end, and the rows that then write other ids."""
+    places = first_places(written, eos)
+    going_on = [(row[place:] != eos).any() for row, place in zip(written, places, strict=True)]
+    return len(set(places)), sum(map(int, going_on))
+
+
 def ending(written: Ids) -> int:
-    """Return the id that would end the rows at the most different steps."""
-    return max(range(SIZES.vocab_size), key=lambda id_: len(set(first_places(written, id_))))
+    """Return the id that tells most when it ends the rows."""
+    return max(range(SIZES.vocab_size), key=lambda id_: min(telling(written, id_)))
 
 
 def judge_end(got: Ids, written: Ids, eos: int, source: Ids, kind: str) -> None:

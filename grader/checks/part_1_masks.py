@@ -67,7 +67,9 @@ def test_padding_mask_refuses_ids_that_are_no_batch(submission: Submission) -> d
 
 
 @pytest.mark.part("1.2")
-@pytest.mark.parametrize("sizes", [(5, 5, 0), (3, 7, 4), (1, 5, 4), (7, 3, 0), (2, 11, 5)])
+@pytest.mark.parametrize(
+    "sizes", [(5, 5, 0), (3, 7, 4), (1, 5, 4), (7, 3, 0), (2, 11, 5), (3, 1, 0)]
+)
 def test_causal_mask_hides_later_positions(
     submission: Submission, expected: Ask, sizes: tuple[int, int, int]
 ) -> dict[str, Any]:

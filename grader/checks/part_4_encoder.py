@@ -56,9 +56,9 @@ def test_encoder_block_is_attention_and_feed_forward_in_residual_branches(
         what = f"the {placement}-norm block"
         inputs = {"x": x, "score_bias": bias(rng)}
         speaking = Case(what, inputs, causes=causes.ENCODER_BLOCK | branches)
-        silent = Case(f"{what} with silent sub-layers", {"x": x}, causes=branches)
         trials.append(block(rng, placement, speaking, mode="train"))
-        trials.append(silenced(block(rng, placement, silent)))
+    silent = Case("the pre-norm block with silent sub-layers", {"x": x}, causes=branches)
+    trials.append(silenced(block(rng, "pre", silent)))
     with built_on("encoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE, *trials)
 

@@ -63,9 +63,9 @@ def test_decoder_block_looks_back_then_at_the_memory(
         # A memory as long as the target lets mistakes run that would raise otherwise.
         speaking = Case(what, inputs | {"score_bias": bias(rng)},
                         causes=causes.SAME_LENGTH | causes.DECODER_BLOCK | branches)  # fmt: skip
-        silent = Case(f"{what} with silent sub-layers", inputs, causes=branches)
         trials.append(block(rng, placement, speaking, mode="train"))
-        trials.append(silenced(block(rng, placement, silent)))
+    silent = Case("the pre-norm block with silent sub-layers", inputs, causes=branches)
+    trials.append(silenced(block(rng, "pre", silent)))
     with built_on("decoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE, *trials)
 
@@ -79,7 +79,8 @@ def test_decoder_block_hides_padding_on_both_sides(
     inputs["memory"][~MEMORY] *= 10.0
     both = inputs | {"target_valid": TARGET, "memory_valid": MEMORY}
     padded = Case("the block with padding on both sides", both, TARGET, causes.DECODER_BLOCK)
-    empty = Case("the block with a row of padding only", both | {"target_valid": ONE_ROW}, ONE_ROW)
+    nothing = {"target_valid": ONE_ROW, "memory_valid": MEMORY & ONE_ROW[:, :1]}
+    empty = Case("the block with a row of padding only", both | nothing, ONE_ROW)
     with built_on("decoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE, block(rng, "pre", padded, empty),
                            block(rng, "post", padded))  # fmt: skip

@@ -17,10 +17,8 @@ from grader.submission import Question, Submission, call, tensor
 FIELDS = ["key", "value", "valid"]
 BATCH, HEADS, WIDTH = 2, 3, 7
 WHERE = "Look at which axis is time in each of the three tensors, and at the order of the two."
-SCHEMES = {
-    "decoder_only": ("learned", "sinusoidal", "t5bias", "none"),
-    "seq2seq": ("learned", "t5bias"),
-}
+# One scheme that adds to the tokens, and one that adds to the scores.
+SCHEMES = {"decoder_only": ("learned", "t5bias"), "seq2seq": ("t5bias",)}
 
 
 def columns(rng: Draws, length: int) -> list[np.ndarray]:

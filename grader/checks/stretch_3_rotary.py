@@ -117,15 +117,18 @@ def test_rotary_attention_depends_on_distance_only(
 def test_rotary_positions_survive_the_cache(submission: Submission, rng: Draws) -> dict[str, Any]:
     """With task S1 done, cached decoding with rotary positions equals uncached decoding."""
     shape = ProbeConfig(vocab_size=11, d_model=12, num_heads=2, d_ff=7, num_layers=2, max_len=13,
-                        positions="rope")  # fmt: skip
+                        positions="rope", rope_cross=True)  # fmt: skip
+    found: dict[str, list[float]] = {}
     try:
-        steps = stepwise.gaps(submission, rng, "decoder_only", shape)
+        for kind in ("decoder_only", "seq2seq"):
+            with built_on("decoder" if found else "attention", []):
+                found[f"{kind}, rope"] = stepwise.gaps(submission, rng.child(kind), kind, shape)
     except StudentError as error:
         if error.kind == "not_implemented" and error.task == "S1":
             return {"skipped": "task S1 is not implemented"}
         raise
-    trouble = stepwise.describe({"decoder_only, rope": steps})
+    trouble = stepwise.describe(found)
     if trouble:
-        fail("cached_differs", "attention", trouble.text, "Look at which position a new token has "
-             "when it is rotated.", trouble.evidence)  # fmt: skip
-    return {"largest_difference": max(steps)}
+        fail("cached_differs", trouble.part, trouble.text, "Look at which position a new token "
+             "has when it is rotated.", trouble.evidence)  # fmt: skip
+    return {"largest_difference": max(max(steps) for steps in found.values())}
