@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,24 +20,42 @@ WARM_UP_STEPS = 3
 class Batches(Iterator[Any]):
     """The caller's iterator: every draw asks the referee, which counts them and ends the supply."""
 
-    def __init__(self, channel: frames.Channel) -> None:
-        """Draw through `channel`."""
+    LOOK_EVERY = 30
+
+    def __init__(self, channel: frames.Channel, model: nn.Module) -> None:
+        """Draw through `channel`; look at `model` now and then, for whoever waits."""
         self.channel = channel
+        self.model = model
         self.drawn = 0
         self.exhausted = False
+        self.last: Any = None
 
     def __next__(self) -> Any:
         """Return the next batch, as long as the referee gives one."""
         if self.exhausted:
             raise StopIteration
-        self.channel.send({"draw": self.drawn})
+        seen = self._look() if self.drawn and self.drawn % self.LOOK_EVERY == 0 else {}
+        self.channel.send({"draw": self.drawn} | seen)
         reply = self.channel.receive(max_payload=1 << 24)
         if "source" not in reply:
             self.exhausted = True
             raise StopIteration
         self.drawn += 1
         source = torch.from_numpy(reply["source"].copy())
-        return attribute("data.SequenceBatch")(source=source, answers=reply["answers"])
+        self.last = attribute("data.SequenceBatch")(source=source, answers=reply["answers"])
+        return self.last
+
+    def _look(self) -> dict[str, float]:
+        """Return loss and accuracy on the batch just used: to show, never to judge."""
+        try:
+            with torch.random.fork_rng([]), torch.no_grad():
+                inputs, targets = attribute("training.teacher_forcing")(self.last.answers)
+                logits = self.model(self.last.source, inputs)
+                loss = float(attribute("training.masked_cross_entropy")(logits, targets))
+                right = float(attribute("metrics.token_accuracy")(logits, targets))
+            return {"loss": loss, "accuracy": right} if math.isfinite(loss + right) else {}
+        except Exception:
+            return {}  # the loop itself will show what is wrong
 
 
 @probe
@@ -48,7 +67,7 @@ def train(
     Returns what the loop returned, and the trained values by name.
     """
     model = make(config, seed, "float32")
-    batches = Batches(session.channel)
+    batches = Batches(session.channel, model)
     losses = attribute("training.train")(model, batches, attribute_recipe(recipe))
     parameters = dict(model.named_parameters())
     return {

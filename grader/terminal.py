@@ -81,7 +81,8 @@ class Progress:
 
     def _progress(self, event: dict[str, Any]) -> None:
         done, total = event["done"], event["total"]
-        words = self.pace.words(done, total, event.get("what", "steps"), event.get("loss"))
+        figures = {name: event[name] for name in ("loss", "accuracy") if name in event}
+        words = self.pace.words(done, total, event.get("what", "steps"), figures)
         if self.bars:
             self.bars.show_steps(words, done, total)
         elif self.pace.is_due(done, total):
@@ -102,11 +103,10 @@ class Pace:
         self.began = clock()
         self.said = 0
 
-    def words(self, done: int, total: int, what: str, loss: float | None = None) -> str:
-        """Return "60/300 training steps, loss 0.41, 12 s left"."""
+    def words(self, done: int, total: int, what: str, figures: Mapping[str, float]) -> str:
+        """Return "60/300 training steps, loss 0.41, accuracy 0.87, 12 s left"."""
         words = [f"{done}/{total} {what}"]
-        if loss is not None:
-            words.append(f"loss {loss:.3g}")
+        words += [f"{name} {value:.3g}" for name, value in figures.items()]
         if 0 < done < total:
             words.append(f"{(self.clock() - self.began) / done * (total - done):.0f} s left")
         return ", ".join(words)

@@ -18,6 +18,8 @@ from grader.submission import Question, Submission
 
 TRAINED, UNTRAINED, SCRAMBLED = "trained", "untrained", "scrambled"
 CONTROL_ROWS = 128
+# What the worker says of the training while it runs: it is shown, and counts for nothing.
+SHOWN = ("loss", "accuracy")
 # The system counts processor time in hundredths of a second.
 YARDSTICK_STEPS = 16
 # A step of the lab's own loop costs this many steps of the yardstick.
@@ -113,17 +115,20 @@ def supply(
     """Return what answers a draw: the next batch, and after the last one the end."""
     replies = [sequences.reply(rows, data.answers(rows)) for rows in made.batches]
     ended = False
+    shown: dict[str, float] = {}
 
     def respond(message: dict[str, Any]) -> dict[str, Any]:
         nonlocal ended
-        if ended or message != {"draw": made.drawn}:
+        seen = {name: message.pop(name) for name in SHOWN if name in message}
+        if ended or message != {"draw": made.drawn} or any(type(v) is not float for v in seen.values()):
             raise ProtocolError("it asked for a batch that was not its turn")
         if made.drawn == len(replies):
             ended = True
             return {"end": True}
         made.drawn += 1
+        shown.update(seen)
         event = {"done": made.drawn, "total": len(replies), "what": "training steps"}
-        submission.progress({"kind": "progress"} | event)
+        submission.progress({"kind": "progress"} | event | shown)
         return replies[made.drawn - 1]
 
     return respond

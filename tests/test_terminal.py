@@ -68,5 +68,10 @@ def test_time_left_follows_from_the_pace():
     now = [0.0]
     pace = Pace(lambda: now[0])
     now[0] = 6.0
-    assert pace.words(60, 300, "training steps") == "60/300 training steps, 24 s left"
-    assert pace.words(300, 300, "training steps", 0.0021) == "300/300 training steps, loss 0.0021"
+    assert pace.words(60, 300, "training steps", {}) == "60/300 training steps, 24 s left"
+    figures = {"loss": 0.0021, "accuracy": 0.998}
+    assert (
+        pace.words(150, 300, "training steps", figures)
+        == "150/300 training steps, loss 0.0021, accuracy 0.998, 6 s left"
+    )
+    assert pace.words(300, 300, "training steps", {}) == "300/300 training steps"
