@@ -62,15 +62,17 @@ def read(answer: dict[str, Any], sizes: Sequence[int]) -> Seen:
     losses = answer["losses"]
     return Seen(
         tuple(sizes), events, forwards, steps, rows,
-        [float(v) for v in losses] if isinstance(losses, list) else None,
-        [str(k) for k in answer["kinds"]], [float(v) for v in answer["own_losses"]],
+        [float(v) if is_number(v) else math.nan for v in losses]
+        if isinstance(losses, list)
+        else None,
+        answer["kinds"], answer["own_losses"],
         answer["left_training"],
     )  # fmt: skip
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether the value is a plain number."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Tell whether the value is a plain number that arithmetic with floats can use."""
+    return isinstance(value, float) or (type(value) is int and abs(value) < 2**53)
 
 
 def wrong(code: str, cause: str, advice: str, evidence: dict[str, Any]) -> NoReturn:
@@ -227,11 +229,11 @@ def judge_schedule(seen: Seen, peak: float) -> None:
 
 def explain_early_end(error: StudentError, supply: int, steps: int) -> None:
     """Fail when the loop cannot live with fewer batches than the recipe has steps."""
-    if error.kind != "raised":
+    if error.kind != "raised" or error.while_importing:
         return
     wrong(
         "early_end_raises",
-        f"{supply} batches came where the recipe has {steps} steps, and train raised "
+        f"{supply} of {steps} batches came, and train raised "
         f"{error.type}: {error.message}", "The batches decide how many steps there are.",
         {"type": error.type, "message": error.message},
     )  # fmt: skip

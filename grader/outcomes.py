@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from grader.policy import Breach
 from grader.result import Diagnosis, Outcome, Status
-from grader.student_error import TASK_FILES, StudentError
+from grader.student_error import TASK_FILES, StudentError, task_file
 from grader.workers import WorkerLost
 
 FILES = {task: f"{name}.py" for name, task in TASK_FILES.items()}
@@ -114,15 +115,37 @@ def raised(error: StudentError, part: str) -> Diagnosis:
 
 def import_failed(error: StudentError, part: str, own: str | None) -> Diagnosis:
     """Say which line keeps a file from being imported, and with it all that needs the file."""
-    if "partially initialized" in error.message:
-        part = FILES.get(own or "", f"{part}.py").removesuffix(".py")
-        way = " -> ".join(f"{f['file']}, line {f['line']}" for f in error.frames)
-        cause = f"the imports go round in a circle: {way}. {error.message}"
+    circle = circle_of(error)
+    if circle:
+        first = task_file(circle[0]["file"])
+        part = first if first in TASK_FILES else FILES.get(own or "", part).removesuffix(".py")
+        way = " -> ".join(f"{f['file']}, line {f['line']}" for f in circle)
+        cause = f"the imports go round in a circle: {way} -> {circle[0]['file']}."
         advice = f"Look at the imports at the top of {part}.py: the handout's need no circle."
         return Diagnosis("circular_import", part, cause, advice)
-    cause = f"{part}.py cannot be imported: {error.place()}: {error.type}: {error.message}"
+    where = f"{error.place()}, `{error.line}`" if error.line else error.place()
+    # A syntax error repeats file and line behind its message.
+    message = re.sub(r" \([^()]*, line \d+\)$", "", error.message)
+    cause = f"{part}.py cannot be imported: {where}: {error.type}: {message}"
     advice = f"Mend that line first: whatever uses {part}.py waits for it."
     return Diagnosis("import_failed", part, cause, advice)
+
+
+def circle_of(error: StudentError) -> list[dict[str, Any]]:
+    """Return the imports that go round, the earliest task file first, or nothing.
+
+    A file of the lab imports earlier ones only, so the earliest is where to look.
+    """
+    found = re.search(r"partially initialized module '([\w.]+)'", error.message)
+    if found is None:
+        return []
+    file = found[1].replace(".", "/") + ".py"
+    starts = [i for i, frame in enumerate(error.frames) if frame["file"] == file]
+    circle = error.frames[starts[0] :] if starts else error.frames
+    order = [*TASK_FILES]
+    places = [order.index(n) if (n := task_file(f["file"])) in order else 99 for f in circle]
+    first = places.index(min(places)) if places else 0
+    return [*circle[first:], *circle[:first]]
 
 
 def constructor_changed(error: StudentError, part: str) -> tuple[str, Diagnosis]:

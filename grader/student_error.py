@@ -54,6 +54,12 @@ class StudentError(Exception):
         found = own or self.frames
         return found[-1] if found else None
 
+    @property
+    def line(self) -> str:
+        """Return the source line it was raised at, or nothing."""
+        frame = self._frame()
+        return frame["text"].strip() if frame else ""
+
     def place(self) -> str:
         """Return `file, line N, in function`, or nothing when no frame is the student's."""
         frame = self._frame()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -81,7 +82,7 @@ class Progress:
 
     def _progress(self, event: dict[str, Any]) -> None:
         done, total = event["done"], event["total"]
-        figures = {name: event[name] for name in ("loss", "accuracy") if name in event}
+        figures: dict[str, float] = {k: event[k] for k in ("loss", "accuracy") if k in event}
         words = self.pace.words(done, total, event.get("what", "steps"), figures)
         if self.bars:
             self.bars.show_steps(words, done, total)
@@ -159,15 +160,16 @@ class Bars:
 def verdict(tree: Mapping[str, Any], folder: Path) -> Group:
     """Return the verdict of a `results.json` tree in `folder`, as something rich can print."""
     rows: list[Any] = [_heading(tree), Text()]
-    rows.append(_table("Parts", tree["parts"]))
-    rows.append(_table("Gates", tree["gates"]))
+    said: dict[str, str] = {}
+    rows.append(_table("Parts", tree["parts"], said))
+    rows.append(_table("Gates", tree["gates"], said))
     if any(e["status"] != "passed" for e in tree.get("given", [])):
-        rows.append(_table("Given code (no points)", tree["given"]))
+        rows.append(_table("Given code (no points)", tree["given"], said))
     tried = [e for e in tree["stretch"] if e["status"] not in ("not_implemented", "blocked")]
     if tried:
-        rows.append(_table("Stretch (scored apart)", tried))
+        rows.append(_table("Stretch (scored apart)", tried, said))
     if "scale" in tree:
-        rows.append(_table("Larger size (no points)", tree["scale"]))
+        rows.append(_table("Larger size (no points)", tree["scale"], said))
     rows += _problems(tree)
     rows += [Text(f"note: {clean_text(n)}", style="dim") for n in tree["submission"]["notes"]]
     for flag in tree["integrity"]["flags"]:
@@ -190,36 +192,55 @@ def _heading(tree: Mapping[str, Any]) -> Text:
     return Text(f"{name}: {tree['isolation']['level']} isolation", style="bold")
 
 
-def _table(title: str, entries: list[dict[str, Any]]) -> Group:
+def _table(title: str, entries: list[dict[str, Any]], said: dict[str, str]) -> Group:
+    """Return the rows of `entries`; a long summary that was `said` of another is not repeated."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for number, item in enumerate(entries, 1):
         word, style = MARKS[item["status"]]
+        summary = clean_text(item["summary"]).split("\n")[0]
+        if item["status"] in ("failed", "error"):
+            first = said.setdefault(summary, item["name"])
+            summary = summary if first == item["name"] else f"as {first}"
         table.add_row(
             item.get("task", str(number)),
             item["name"],
             Text(word, style=style),
             f"{item['score']}/{item['max_score']}",
-            Text(clean_text(item["summary"]).split("\n")[0], overflow="fold"),
+            Text(summary, overflow="fold"),
         )
     return Group(Text(title, style="bold"), Padding(table, (0, 0, 1, 2)))
 
 
 def _problems(tree: Mapping[str, Any]) -> list[Any]:
-    rows: list[Any] = []
+    """Return each cause once, with all the places that showed it, and what to look at."""
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for item in [*tree["parts"], *tree.get("given", []), *tree["gates"], *tree.get("scale", [])]:
         for check in item["checks"]:
-            found = check["diagnosis"]
-            if found is None:
+            diagnosis = check["diagnosis"]
+            if diagnosis is None:
                 continue
-            kind = "given code" if str(check["stub"]).startswith("G") else "task"
-            label = f"{kind} {check['stub']}" if check["stub"] else f"gate {item['name']}"
-            rows.append(Text(f"{label}: {clean_text(found['cause'])}", style="red"))
-            rows.append(
-                Padding(
-                    Text(f"look at {found['part']}.py: {clean_text(found['advice'])}"), (0, 0, 1, 4)
-                )
-            )
+            stub = str(check["stub"] or "")
+            kind = "given code" if stub.startswith("G") else "task" if stub else "gate"
+            advice = f"look at {diagnosis['part']}.py: {clean_text(diagnosis['advice'])}"
+            places = found.setdefault((clean_text(diagnosis["cause"]), advice), [])
+            place = (kind, stub or item["name"])
+            if place not in places:
+                places.append(place)
+    rows: list[Any] = []
+    for (cause, advice), places in found.items():
+        rows.append(Text(f"{_listed(places)}: {cause}", style="red"))
+        rows.append(Padding(Text(advice), (0, 0, 1, 4)))
     return rows
+
+
+def _listed(places: list[tuple[str, str]]) -> str:
+    """Return such as "tasks 4.1, 4.2, gate padding_invariance"."""
+    words = []
+    for kind, group in itertools.groupby(places, lambda place: place[0]):
+        names = [name for _, name in group]
+        plural = "s" if len(names) > 1 and kind != "given code" else ""
+        words.append(f"{kind}{plural} {', '.join(names)}")
+    return ", ".join(words)
 
 
 def _sentence(tree: Mapping[str, Any]) -> Text:

@@ -196,7 +196,7 @@ def test_missing_file_is_named_with_what_was_found(tmp_path):
     [
         ("attention.py", "def broken(:\n    pass\n", "SyntaxError"),
         ("attention.py", "import does_not_exist\n", "does_not_exist"),
-        ("masks.py", "from .decoder import Decoder\n", "circular import"),
+        ("masks.py", "from .decoder import Decoder\n", "circle: transformer/masks.py, line 1"),
         ("masks.py", "padding_mask = None\n", "causal_mask"),
     ],
     ids=["syntax", "import", "circular", "names"],
@@ -213,6 +213,14 @@ def test_file_that_does_not_import_is_explained(tmp_path, file, text, words):
     assert words in json.dumps(part)
     assert part["diagnosis"]["part"] == file.removesuffix(".py")
     assert "Traceback" not in done.stdout + done.stderr
+    # One cause is said once, however many checks it stops, and nothing is said to follow from it.
+    checks = [
+        check for kind in ("parts", "gates") for item in found[kind] for check in item["checks"]
+    ]
+    causes = {check["diagnosis"]["cause"] for check in checks if check["diagnosis"]}
+    assert done.stdout.count("    look at ") == len(causes)
+    if part["status"] == "error":
+        assert "expected ValueError" not in done.stdout
 
 
 def test_killed_run_leaves_a_valid_result(tmp_path):
