@@ -11,7 +11,7 @@ SLOW   ?= turn
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check watch grade scale test starter vectors verify bench format clean mutants calibrate
+.PHONY: help setup check watch grade scale notebooks test starter release vectors verify bench format clean mutants calibrate
 
 help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +32,9 @@ grade: setup ## grade a tree, folder, .zip or .tar.gz into reports/<name>/ (TREE
 scale: setup ## grade, then train the larger size if all four gates passed
 	@$(VENV) -m grader grade '$(TREE)' --scale
 
+notebooks: setup ## run the notebooks with a tree; pages to read go to reports/notebooks/
+	@$(VENV) -m grader notebooks --tree '$(TREE)'
+
 test: setup ## run lint, types and the test suite (SLOW=1/1 runs every slow test, not a quarter)
 	@$(VENV) -m ruff check
 	@$(VENV) -m ruff format --check
@@ -41,11 +44,14 @@ test: setup ## run lint, types and the test suite (SLOW=1/1 runs every slow test
 starter: setup ## generate starter/ from solution/
 	@$(VENV) -m grader.release starter
 
+release: setup ## build what students get: dist/transformer-lab.zip
+	@$(VENV) -m grader release --out dist
+
 vectors: setup ## compare with the tensors in a folder (DIR=tests/vectors)
 	@$(VENV) tests/vector_cases.py '$(DIR)'
 
 verify: setup ## grade the known wrong, odd and hostile submissions
-	@$(VENV) -m grader verify
+	@$(VENV) -m grader verify --write-docs
 
 mutants: setup ## mutate the solution's task bodies; list the mutants that no check sees
 	@$(VENV) -m grader mutants

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -17,10 +18,14 @@ EPILOG = """\
 exit codes: 0 passed; 1 graded, not passed; 2 cannot be graded; 3 the grader failed.
 
 examples:
-  python -m grader grade solution
+  python -m grader grade starter
   python -m grader grade submission.zip --out reports/anna
   python -m grader check 2 --tree starter
   python -m grader watch --tree starter
+"""
+BATCH_EPILOG = """\
+exit codes: 0 every submission was graded; 1 some need a person (ungradable, missing, not graded);
+2 the batch cannot run; 3 the grader failed on some: give the same command again.
 """
 FORMATS = "gradescope, github, classroom, markdown, junit, nbgrader, prairielearn, autolab"
 PASSED, NOT_PASSED, CANNOT_GRADE, GRADER_FAILED = 0, 1, 2, 3
@@ -63,28 +68,64 @@ def parser() -> argparse.ArgumentParser:
         help=FORMATS,
     )  # fmt: skip
     other.add_argument("--out", type=Path, help="folder (that of RESULTS.json)")
-    known = commands.add_parser("verify", help="grade submissions whose verdict is known")
+    known = _instructors(commands, "verify", "grade submissions whose verdict is known")
     known.add_argument("names", nargs="*", metavar="NAME", help="names of cases; default: all")
     known.add_argument("--kind", choices=["wrong", "right", "hostile"], help="only this kind")
     known.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
     known.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="part I of N")
     known.add_argument("--out", type=Path, default=Path("reports/verify"), help="for verify.json")
+    known.add_argument("--write-docs", action="store_true", help="rewrite docs/corpus.md")
     _isolation(known)
-    machine = commands.add_parser("mutants", help="small mistakes made by machine: which survive?")
+    machine = _instructors(commands, "mutants", "small mistakes made by machine: which survive?")
     machine.add_argument("files", nargs="*", metavar="FILE", help="task files such as masks")
     machine.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth mutant")
     machine.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
     machine.add_argument("--out", type=Path, default=Path("reports/mutants"))
-    margins = commands.add_parser("calibrate", help="measure the margin of every threshold")
+    margins = _instructors(commands, "calibrate", "measure the margin of every threshold")
     margins.add_argument("--seeds", type=int, default=50, help="seeds for the solution (50)")
     margins.add_argument("--variants", type=int, default=2, help="seeds for each right case (2)")
     margins.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
     margins.add_argument("--out", type=Path, default=Path("reports/calibrate"))
     margins.add_argument("--write-docs", action="store_true", help="rewrite docs/calibration.md")
-    handout = commands.add_parser("release", help="build what students get")
+    _batch(_instructors(commands, "batch", "grade a class; resumes; writes the gradebook"))
+    handout = _instructors(commands, "release", "build what students get")
     handout.add_argument("--out", type=Path, default=Path("dist"), help="folder (dist)")
+    books = commands.add_parser("notebooks", help="run the notebooks with a tree, as pages to read")
+    books.add_argument("names", nargs="*", metavar="NAME", help="numbers or names; default: all")
+    books.add_argument("--tree", type=Path, default=Path("starter"), help="the tree (starter)")
+    books.add_argument("--out", type=Path, default=Path("reports/notebooks"))
+    books.add_argument("--quiet", action="store_true", help="no progress bar")
     commands.add_parser("doctor", help="what this machine offers: isolation, versions")
     return top
+
+
+def _batch(command: argparse.ArgumentParser) -> None:
+    command.epilog = BATCH_EPILOG
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
+    command.add_argument("source", type=Path, help="folder or .zip: what the platform handed out")
+    command.add_argument("--out", type=Path, required=True, help="folder for results; resumes")
+    command.add_argument("--roster", type=Path, metavar="CSV", help="who should have handed in")
+    command.add_argument("--jobs", type=_count, metavar="N", help="processes (cores)")
+    command.add_argument("--pattern", metavar="REGEX", help="another layout; has (?P<student_id>)")
+    command.add_argument("--compare", type=Path, metavar="OLD", help="list changed scores, and why")
+    command.add_argument("--fill", type=Path, metavar="CSV", help="a Canvas or Moodle export")
+    command.add_argument("--column", metavar="NAME", help="its assignment, where that is unclear")
+    command.add_argument("--shard", type=_shard, metavar="I/N", help="grade part I of N only")
+    command.add_argument(
+        "--merge", type=Path, nargs="*", metavar="DIR",
+        help="grade nothing: join shards that wrote into --out, or into these folders",
+    )  # fmt: skip
+    command.add_argument("--cluster", metavar="ADDRESS", help="a Dask scheduler, or local")
+    _shared(command)
+
+
+def _instructors(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, words: str
+) -> argparse.ArgumentParser:
+    """Add a command, unless this is a student's copy, which lacks its module."""
+    if importlib.util.find_spec(f"grader.{name}") is None:
+        return argparse.ArgumentParser()
+    return commands.add_parser(name, help=words)
 
 
 def _formats(text: str) -> list[str]:
@@ -102,6 +143,13 @@ def _shard(text: str) -> tuple[int, int]:
     if not (share.isdecimal() and shares.isdecimal() and 1 <= int(share) <= int(shares)):
         raise argparse.ArgumentTypeError(f"expected I/N with 1 <= I <= N, got {text}")
     return int(share), int(shares)
+
+
+def _count(text: str) -> int:
+    """Read a number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text}")
+    return int(text)
 
 
 def _shared(command: argparse.ArgumentParser) -> None:
@@ -141,6 +189,10 @@ def main(arguments: list[str] | None = None) -> int:
         from grader import mutation
 
         return mutation.main(options)
+    if options.command == "notebooks":
+        from grader import notebooks
+
+        return notebooks.main(options)
     if options.command == "release":
         from grader import handout
 
@@ -152,6 +204,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.command == "verify":
             return _verify(options)
+        if options.command == "batch":
+            from grader.batch.command import main as grade_class
+
+            return grade_class(options)
         return _grade(options)
     except (IntakeError, IsolationUnavailable, SettingsError) as error:
         print(f"cannot grade: {error}", file=sys.stderr)

@@ -61,7 +61,7 @@ def list_entries(path: Path, limits: Staging) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.path)
 
 
-def _unreadable(path: Path, error: OSError) -> IntakeError:
+def _unreadable(path: Path | str, error: OSError) -> IntakeError:
     name = error.filename or path
     if isinstance(error, PermissionError):
         return IntakeError(f"no permission to read {name}: change its mode, or copy it")
@@ -81,15 +81,16 @@ def _folder(root: Path, limits: Staging) -> list[Entry]:
     def refuse(error: OSError) -> None:
         raise error
 
+    # Strings, since a class has many files: a Path for each would take most of the time.
     for folder, names, files in os.walk(root, onerror=refuse):
-        here = Path(folder)
-        depth = len(here.relative_to(root).parts)
-        links = [name for name in names if (here / name).is_symlink()]
-        names[:] = sorted(n for n in names if n not in links and _worth_entering(n, depth))
+        above = os.path.relpath(folder, root).split(os.sep) if folder != str(root) else []
+        links = [name for name in names if os.path.islink(os.path.join(folder, name))]
+        names[:] = sorted(n for n in names if n not in links and _worth_entering(n, len(above)))
         for name in [*files, *links]:
-            mode = (here / name).lstat().st_mode
-            read = functools.partial(_read_file, here / name)
-            entries.append(Entry((here / name).relative_to(root).as_posix(), _kind(mode), read))
+            path = os.path.join(folder, name)
+            read = functools.partial(_read_file, path)
+            kind = _kind(os.lstat(path).st_mode)
+            entries.append(Entry("/".join((*above, name)), kind, read))
         if len(entries) > limits.max_archive_entries:
             raise _too_many(root, limits)
     return entries
@@ -103,7 +104,7 @@ def _kind(mode: int) -> Literal["file", "link", "special"]:
     return "link" if stat.S_ISLNK(mode) else "file" if stat.S_ISREG(mode) else "special"
 
 
-def _read_file(path: Path, size: int) -> bytes:
+def _read_file(path: Path | str, size: int) -> bytes:
     # Neither a link nor a pipe that took the file's place since may be followed or waited for.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     flags |= getattr(os, "O_BINARY", 0)
@@ -252,9 +253,7 @@ def _notebook(path: Path, data: bytes) -> list[Entry]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about ids and minor versions: not a student's worry
-            notebook = nbformat.reads(  # type: ignore[no-untyped-call]
-                data.decode("utf-8-sig"), as_version=4
-            )
+            notebook = nbformat.reads(data.decode("utf-8-sig"), as_version=4)
         cells = [str(cell.source) for cell in notebook.cells if cell.cell_type == "code"]
     except Exception as error:  # nbformat has no common base for what it raises
         raise IntakeError(f"{path} is not a notebook: {type(error).__name__}: {error}") from None

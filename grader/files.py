@@ -6,11 +6,14 @@ import os
 import tempfile
 from pathlib import Path
 
+# How the names of files begin that are being written.
+UNFINISHED = ".writing-"
+
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write `data` to `path`, whose folder is made where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

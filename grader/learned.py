@@ -19,6 +19,8 @@ from grader.training import TRAINED, Attempt
 # Of ln V; the ids alone, without their order, are worth a tenth of it.
 LEARNED_NOTHING = 0.75
 NO_CAUSE = "learned_in_part"
+# A hundredth of the recipe's learning rate moves weights by a tenth of their size.
+STILL = 1e-3
 Cause = tuple[str, str, str, str]  # code, part, cause, advice
 
 
@@ -98,6 +100,15 @@ def of_supply(made: Attempt, data: Sequences, signs: Signs) -> Cause | None:
             "training left every weight as it was",
             "Look at whether the optimiser takes a step, and on which parameters.",
         )
+    furthest = furthest_move(made)
+    if furthest < STILL:
+        return (
+            "steps_too_small",
+            "training",
+            f"after all steps no weight has moved by more than {furthest:.1g} of its tensor's "
+            "largest",
+            "Look at the learning rate (tasks 6.3 and 6.4).",
+        )
     silent = [name for name in signs.unmoved if not name.endswith("bias")]
     if silent:
         sides = {name.split(".")[0].split("_")[0] for name in silent}
@@ -117,6 +128,16 @@ def of_supply(made: Attempt, data: Sequences, signs: Signs) -> Cause | None:
             "Look at what ends the loop (task 6.4).",
         )
     return None
+
+
+def furthest_move(made: Attempt) -> float:
+    """Return how far training moved a weight, relative to the largest of its tensor."""
+    moves = [0.0]
+    for name, before in made.initial.items():
+        after = made.parameters.get(name)
+        if after is not None and after.shape == before.shape and before.any():
+            moves.append(float(np.abs(after - before).max() / np.abs(before).max()))
+    return max(moves)
 
 
 def of_forcing(signs: Signs) -> Cause | None:

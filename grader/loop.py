@@ -116,14 +116,29 @@ def judge_count(seen: Seen) -> None:
         word = "more_steps_than_batches" if steps > batches else "fewer_steps_than_batches"
         wrong(word, f"{batches} batches made {steps} optimiser steps.",
               "Take exactly one step per batch.", seen.show())  # fmt: skip
-    others = [rows for rows in seen.rows if rows not in seen.sizes]
-    read_in_order = [rows for rows in seen.rows if rows in seen.sizes]
-    once = [rows for i, rows in enumerate(read_in_order) if not i or rows != read_in_order[i - 1]]
-    if others or once != list(seen.sizes):
+    if not read_whole(seen.rows, seen.sizes):
         wrong("batches_not_in_order",
               f"batches of {list(seen.sizes)} rows came, and the model read {seen.rows}.",
               "Use every batch once, whole, in the order in which they come.",
               seen.show() | {"rows": seen.rows})  # fmt: skip
+
+
+def read_whole(rows: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Tell whether every batch was read in order, at once or in pieces that add up to it.
+
+    A batch that was read at once may be read again before the next one comes.
+    """
+    left = list(rows)
+    for size in sizes:
+        at_once = left[:1] == [size]
+        missing = size
+        while left and missing > 0:
+            missing -= left.pop(0)
+        if missing:
+            return False
+        while at_once and left[:1] == [size]:
+            left.pop(0)
+    return not left
 
 
 def judge_each_step(seen: Seen) -> None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import ast
 import copy
+import os.path
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 BEGIN = re.compile(r"# BEGIN SOLUTION (\S+)")
 END = "# END SOLUTION"
+# So many characters of a long statement are shown on both sides of what was changed in it.
+CONTEXT = 60
 
 SWAPS: dict[type[ast.AST], list[type[ast.AST]]] = {
     ast.Add: [ast.Sub, ast.Mult],
@@ -93,6 +96,7 @@ def mutants(file: str, text: str) -> Iterator[Mutant]:
     # The words of an error message are nobody's mistake.
     words = {id(n) for r in ast.walk(tree) if isinstance(r, ast.Raise) for n in ast.walk(r)}
     seen = set()
+    statements = statements_of(tree)
     for index, node in enumerate(ast.walk(tree)):
         line = 0 if id(node) in words else getattr(node, "lineno", 0)
         stub = next((s for s, first, last in spans if first < line < last), None)
@@ -100,34 +104,44 @@ def mutants(file: str, text: str) -> Iterator[Mutant]:
             continue
         for change in changes(node):
             changed = copy.deepcopy(tree)
-            twin = list(ast.walk(changed))[index]
-            shown = statement_of(changed, twin)
+            twins = list(ast.walk(changed))
+            twin, shown = twins[index], twins[statements[index]]
             before = ast.unparse(shown)
             replaced = change(twin)
             if replaced is not None:
                 replace(changed, twin, replaced)
                 shown = replaced if shown is twin else shown
             after = ast.unparse(ast.fix_missing_locations(shown))
-            found = Mutant(file, stub, line, first_line(before), first_line(after),
-                           ast.unparse(ast.fix_missing_locations(changed)))  # fmt: skip
+            text = ast.unparse(ast.fix_missing_locations(changed))
+            found = Mutant(file, stub, line, *shortened(before, after), text)
             if before != after and found.text not in seen:
                 seen.add(found.text)
                 yield found
 
 
-def first_line(text: str) -> str:
-    """Return a statement's first line, or all of it when that is short."""
-    joined = " ".join(part.strip() for part in text.splitlines())
-    return joined if len(joined) <= 160 else joined[:157] + "..."
+def shortened(before: str, after: str) -> tuple[str, str]:
+    """Return both texts on one line; of long ones what differs, with some words around it."""
+    before, after = (" ".join(text.split()) for text in (before, after))
+    start = len(os.path.commonprefix([before, after]))
+    rest = min(len(before), len(after)) - start
+    end = min(rest, len(os.path.commonprefix([before[::-1], after[::-1]])))
+    return tuple(  # type: ignore[return-value]
+        text if len(text) <= CONTEXT * 2
+        else text[max(0, start - CONTEXT) : len(text) - max(0, end - CONTEXT)]
+        for text in (before, after)
+    )  # fmt: skip
 
 
-def statement_of(tree: ast.AST, node: ast.AST) -> ast.AST:
-    """Return the innermost statement that holds `node`."""
-    best: ast.AST = node
-    for candidate in ast.walk(tree):
-        if isinstance(candidate, ast.stmt) and any(n is node for n in ast.walk(candidate)):
-            best = candidate
-    return best
+def statements_of(tree: ast.AST) -> list[int]:
+    """Return for every node, in the order of `ast.walk`, where its innermost statement stands."""
+    nodes = list(ast.walk(tree))
+    places = {id(node): place for place, node in enumerate(nodes)}
+    found = list(range(len(nodes)))
+    for place, node in enumerate(nodes):  # a parent comes before its children
+        for child in ast.iter_child_nodes(node):
+            own = places[id(child)]
+            found[own] = own if isinstance(child, ast.stmt) else found[place]
+    return found
 
 
 def replace(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:

@@ -1,7 +1,7 @@
 """The mutation run: grade every mutant of the solution's task files and list those that survive.
 
 `python -m grader mutants` spreads them over processes, each with one warm referee. Each mutant
-meets its own task's checks first, then all parts and gates 1 to 3, then gate 4.
+meets its own stub's checks first, then its task's, then all parts and gates 1 to 3, then gate 4.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from rich.text import Text
 
 from grader import mutants, patching, settings
 from grader.engine import Referee, Request
+from grader.expectations import Expectations
 from grader.mutants import Mutant
 from grader.pool import Pool, serve
 from grader.result import write_json
 
 EQUIVALENTS = patching.ROOT / "tests" / "corpus" / "equivalents.toml"
+SEED = 0
 TASK_FILES = ("masks", "attention", "residual", "encoder", "decoder", "training")
 
 
@@ -59,13 +61,13 @@ def equivalents() -> dict[str, str]:
 
 
 def fate_of(referee: Referee, mutant: Mutant, folder: Path) -> Fate:
-    """Grade one mutant, the cheapest checks first."""
+    """Grade one mutant, the cheapest checks first; every mutant is asked the same questions."""
     tree = dict(patching.base_files("solution"))
     tree[f"transformer/{mutant.file}"] = mutant.text.encode()
-    patching.write(tree, folder / "tree")  # type: ignore[arg-type]
-    own = frozenset({mutant.stub.split(".")[0]})
-    for tasks, gates in ((own, 0), (None, 3), (None, 4)):
-        request = Request(folder / "tree", folder / "out", tasks=tasks, gates=gates)
+    patching.write(tree, folder)  # type: ignore[arg-type]
+    stub, task = frozenset({mutant.stub}), frozenset({mutant.stub.split(".")[0]})
+    for tasks, gates in ((stub, 0), (task, 0), (None, 3), (None, 4)):
+        request = Request(folder, None, tasks=tasks, gates=gates, seed=SEED)
         killer = first_failure(referee.grade(request), gates)
         if killer:
             return Fate(mutant.file, mutant.key, mutant.line, killer)
@@ -129,4 +131,5 @@ def main(options: argparse.Namespace) -> int:
 
 if __name__ == "__main__":
     with Referee(settings.load()) as warm:
+        warm.expectations = Expectations()  # which remembers what it was asked
         serve(judging(warm))

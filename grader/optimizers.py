@@ -12,7 +12,7 @@ from grader.student_error import StudentError
 def explain_error(error: StudentError) -> None:
     """Fail with a name for what no optimiser is, or no optimiser takes."""
     if error.kind == "no_optimizer":
-        wrong("no_optimizer", f"{error.message}, which has no param_groups and step().",
+        wrong("no_optimizer", f"{error.message}, which has no step().",
               "Return an optimiser.", {})  # fmt: skip
     if "more than one parameter group" in error.message:
         wrong("parameter_held_twice", f"the optimiser refuses it: {error.message}.",
@@ -62,13 +62,20 @@ def missing_words(missing: list[str], every: list[str]) -> str:
     return f"{missing[0]} and others" if len(missing) > 1 else missing[0]
 
 
-def judge_rates(first: list[Any], second: list[Any], wanted: tuple[float, float]) -> None:
-    """Fail when a learning rate is not above 0, or none follows the recipe."""
-    rates = [float(rate) for rate in first]
-    if not rates or not all(math.isfinite(rate) for rate in rates) or max(rates) <= 0.0:
-        wrong("learning_rate_zero", f"the learning rates are {rates}: nothing would be learned.",
-              "Look at the learning rate that the optimiser gets.", {"rates": rates})  # fmt: skip
-    if rates == [float(rate) for rate in second]:
-        wrong("learning_rate_ignored", f"the learning rate is {rates[0]:g} for recipes that say "
-              f"{wanted[0]:g} and {wanted[1]:g}.", "Read learning_rate from the recipe.",
+def judge_rates(first: dict[str, Any], second: dict[str, Any], wanted: tuple[float, float]) -> None:
+    """Fail when nothing would be learned, or the recipe's learning rate changes nothing.
+
+    An optimiser may scale the rate, hide it, or name one that it does not use: how far it moves
+    the parameters decides where what it names does not.
+    """
+    rates, others = first["rates"], second["rates"]
+    named = bool(rates) and all(math.isfinite(rate) for rate in rates)
+    moved = max(first["moved"].values(), default=0.0)
+    if not moved and not (named and max(rates) > 0.0):
+        wrong("learning_rate_zero", f"the learning rates are {rates} and a step moves nothing: "
+              "nothing would be learned.", "Look at the learning rate that the optimiser gets.",
               {"rates": rates})  # fmt: skip
+    if (not named or rates == others) and first["moved"] == second["moved"]:
+        wrong("learning_rate_ignored", "the optimiser takes the same steps for recipes that say "
+              f"{wanted[0]:g} and {wanted[1]:g}.", "Read learning_rate from the recipe.",
+              {"rates": rates, "largest_move": moved})  # fmt: skip

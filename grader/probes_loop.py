@@ -116,7 +116,8 @@ class Spy:
             p.grad - factor * self.fresh.get(name, torch.zeros_like(p))
             for name, p in own.items() if p.grad is not None
         ])  # fmt: skip
-        rates = [float(group.get("lr", math.nan)) for group in optimizer.param_groups]
+        groups = getattr(optimizer, "param_groups", None) or []
+        rates = [float(group.get("lr", math.nan)) for group in groups]
         self.note("step", fresh=fresh, factor=factor, gap=gap, rate=max(rates, default=math.nan))
         self.fresh = {}
 

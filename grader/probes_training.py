@@ -157,24 +157,43 @@ def teacher_forcing(
 def optimizer(
     session: Session, config: dict[str, Any], target: str, recipe: dict[str, Any]
 ) -> dict[str, Any]:
-    """Make the student's optimiser for a new model.
+    """Make the student's optimiser for a new model, and let it take a step along gradients of 1.
 
     Returns how often it holds each of the model's trainable parameters by name, how many tensors
-    it holds besides, and its learning rates before any schedule.
+    it holds besides, the learning rates that it names, and the largest move of each parameter:
+    an optimiser of one's own need not keep its parameters and rates where torch's do.
     """
     torch.manual_seed(0)
     model = attribute(target)(attribute("config.ModelConfig")(**config))
     made = attribute("training.make_optimizer")(model, attribute_recipe(recipe))
-    groups = getattr(made, "param_groups", None)
-    if not isinstance(groups, list) or not hasattr(made, "step"):
+    if not callable(getattr(made, "step", None)):
         raise Refused("no_optimizer", f"make_optimizer returned {type(made).__name__}")
-    held = [id(p) for group in groups for p in group["params"]]
     own = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    groups = getattr(made, "param_groups", None)
+    groups = groups if isinstance(groups, list) else []
+    rates = [group.get("initial_lr", group.get("lr", math.nan)) for group in groups]
+    held = [id(p) for group in groups for p in group["params"]]
+    moved = moves(made, own)
+    if not groups:
+        held = [id(p) for name, p in own.items() if moved.get(name)]
     return {
         "times": {name: held.count(id(p)) for name, p in own.items()},
         "others": len(set(held) - {id(p) for p in model.parameters()}),
-        "rates": [float(group.get("initial_lr", group.get("lr", 0.0))) for group in groups],
+        "rates": [float(rate) for rate in rates],
+        "moved": moved,
     }
+
+
+def moves(optimizer: Any, parameters: dict[str, Any]) -> dict[str, float]:
+    """Return how far one step moves each parameter; nothing where it needs more than gradients."""
+    before = {name: p.detach().clone() for name, p in parameters.items()}
+    for p in parameters.values():
+        p.grad = torch.ones_like(p)
+    try:
+        optimizer.step()
+    except TypeError:  # it wants a closure
+        return {}
+    return {name: float((p.detach() - before[name]).abs().max()) for name, p in parameters.items()}
 
 
 @probe

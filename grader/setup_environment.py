@@ -70,11 +70,11 @@ def check_modules() -> None:
 
 
 def requirements(root: Path) -> list[str]:
-    """Return the requirements of pyproject.toml, those of its `dev` extra included."""
+    """Return the requirements of pyproject.toml, and of its `dev` extra where it has one."""
     import tomllib
 
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    return [*project["dependencies"], *project.get("optional-dependencies", {}).get("dev", ())]
 
 
 def stamp_path(root: Path) -> Path:

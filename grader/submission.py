@@ -15,8 +15,9 @@ from grader.workers import Ticket, Worker
 Json = dict[str, Any]
 
 
-# What the probes answer, by key; a worker that answers otherwise is no longer ours.
-FORMS: dict[str, dict[str, type]] = {
+# What the probes answer, by key, and what their lists and dicts hold where only one kind of value
+# can be in them; a worker that answers otherwise is no longer ours.
+FORMS: dict[str, dict[str, type | tuple[type, type]]] = {
     "call": {"value": object, "inputs_changed": list},
     "build": {"parameters": dict},
     "forward": {
@@ -29,9 +30,9 @@ FORMS: dict[str, dict[str, type]] = {
     "fields": {"values": list},
     "parameters": {"parameters": dict},
     "gradients": {
-        "names": list,
+        "names": (list, str),
         "sizes": np.ndarray,
-        "frozen": list,
+        "frozen": (list, str),
         "losses": np.ndarray,
         "norms": np.ndarray,
     },
@@ -40,12 +41,17 @@ FORMS: dict[str, dict[str, type]] = {
     "restore": {"parameters": dict},
     "attention_weights": {"weights": list},
     "teacher_forcing": {"value": object, "answers_changed": bool},
-    "optimizer": {"times": dict, "others": int, "rates": list},
+    "optimizer": {
+        "times": (dict, int),
+        "others": int,
+        "rates": (list, float),
+        "moved": (dict, float),
+    },
     "spy_on_training": {
         "events": list,
         "losses": object,
-        "kinds": list,
-        "own_losses": list,
+        "kinds": (list, str),
+        "own_losses": (list, float),
         "inputs": list,
         "left_training": bool,
     },
@@ -144,9 +150,18 @@ def well_formed(question: Question, value: Any) -> bool:
     if not isinstance(value, dict) or set(value) != set(form):
         return False
     calls = len(question.arguments.get("calls", []))
-    return all(isinstance(value[k], kind) for k, kind in form.items()) and (
+    return all(fits(value[k], kind) for k, kind in form.items()) and (
         question.probe != "forward" or len(value["outputs"]) == len(value["records"]) == calls
     )
+
+
+def fits(value: Any, kind: type | tuple[type, type]) -> bool:
+    """Tell whether a value is of a kind, or a list or dict of values of one kind."""
+    if isinstance(kind, type):
+        return isinstance(value, kind)
+    whole, inner = kind
+    items = value.values() if isinstance(value, dict) else value
+    return isinstance(value, whole) and all(type(item) is inner for item in items)
 
 
 def described(error: Any) -> StudentError:

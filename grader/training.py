@@ -120,7 +120,8 @@ def supply(
     def respond(message: dict[str, Any]) -> dict[str, Any]:
         nonlocal ended
         seen = {name: message.pop(name) for name in SHOWN if name in message}
-        if ended or message != {"draw": made.drawn} or any(type(v) is not float for v in seen.values()):
+        plain = all(type(value) is float for value in seen.values())
+        if ended or message != {"draw": made.drawn} or not plain:
             raise ProtocolError("it asked for a batch that was not its turn")
         if made.drawn == len(replies):
             ended = True

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import date
 from typing import Any
 
-from grader.corpus import Catch, Hostile
+from grader.corpus import KINDS, Catch, Hostile
 
 Tree = dict[str, Any]
 # Statuses of a check that speak against the submission.
@@ -180,11 +181,14 @@ def compare_run(tree: Tree, result: Result) -> None:
         result.problems.append("the grading did not finish")
 
 
+COUNTS = ("as expected", "mismatch", "skipped")
+
+
 def tally(results: Iterable[Result]) -> dict[str, dict[str, int]]:
     """Count the verdicts of each kind."""
     counts: dict[str, dict[str, int]] = {}
     for result in results:
-        own = counts.setdefault(result.kind, {"as expected": 0, "mismatch": 0, "skipped": 0})
+        own = counts.setdefault(result.kind, dict.fromkeys(COUNTS, 0))
         own[result.verdict] += 1
     return counts
 
@@ -197,3 +201,51 @@ def accuracy(results: Iterable[Result]) -> dict[str, int]:
         "part named": sum(naming.part for naming in namings),
         "cause named": sum(naming.cause for naming in namings),
     }
+
+
+HEADINGS = ("kind", "cases", *COUNTS, "diagnoses", "part named", "cause named")
+
+
+def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """Return the table of a run under HEADINGS, a row for each kind."""
+    kinds = [(kind, [result for result in results if result.kind == kind]) for kind in KINDS]
+    return [_row(kind, own) for kind, own in kinds if own]
+
+
+def _row(name: str, results: Sequence[Result]) -> tuple[str, ...]:
+    verdicts = [result.verdict for result in results]
+    counts = accuracy(results)
+    total = counts["diagnoses"]
+    shares = [
+        f"{100 * counts[what] / total:.1f}%" if total else "-"
+        for what in ("part named", "cause named")
+    ]
+    return (name, str(len(results)), *(str(verdicts.count(word)) for word in COUNTS),
+            str(total or "-"), *shares)  # fmt: skip
+
+
+def markdown(results: Sequence[Result], seconds: float, jobs: int, made: Mapping[str, Any]) -> str:
+    """Return the page that docs/ keeps: the table, how long it took, and what was left out."""
+    versions = ", ".join(f"{name} {made[name]}" for name in ("python", "torch", "numpy"))
+    lines = [
+        "# How the grader is graded",
+        "",
+        "`make verify` grades submissions whose verdict is known (tests/corpus) and compares. The",
+        "diagnoses are those of the wrong ones: whether the right file was named, and whether the",
+        "right cause was; a difference without a cause counts as none.",
+        "",
+        f"Measured {date.today().isoformat()} with {versions}: {len(results)} cases in "
+        f"{seconds / 60:.0f} minutes on {jobs} processes.",
+        "",
+        f"| {' | '.join(HEADINGS)} |",
+        f"|{'---|' * len(HEADINGS)}",
+        *(f"| {' | '.join(row)} |" for row in rows(results)),
+    ]
+    for title, found in (
+        ("Not as expected", [(r, "; ".join(r.problems)) for r in results if r.problems]),
+        ("Not run here", [(r, r.skipped) for r in results if r.verdict == "skipped"]),
+    ):
+        if found:
+            lines += ["", f"{title}:", ""]
+            lines += [f"- {result.kind}/{result.name}: {why}" for result, why in found]
+    return "\n".join(lines) + "\n"

@@ -32,16 +32,22 @@ from grader.containment import Traps
 from grader.corpus import Case, Hostile, Right, Scope, Wrong
 from grader.engine import Referee, Request
 from grader.intake import IntakeError
+from grader.report import environment
 from grader.result import write_json
 from grader.verdicts import (
+    HEADINGS,
     Result,
     accuracy,
     checks,
     compare_catch,
     compare_hostile,
     compare_right,
+    markdown,
+    rows,
     tally,
 )
+
+DOCS = patching.ROOT / "docs" / "corpus.md"
 
 
 class Judge:
@@ -102,6 +108,8 @@ class Judge:
         if missing:
             result.skipped = f"needs {', '.join(missing)}"
             return
+        # While it starts, a launcher is fewer processes than once it is ready.
+        self.referee.workshop.launcher.warm()
         with Traps(self.referee) as traps:
             scope = case.scope(self.lab.points)
             tree = self._grade(case, scope, words=traps.words, question_s=case.question_s)
@@ -240,37 +248,39 @@ def main(options: argparse.Namespace) -> int:
             if result.problems or not console.is_terminal:
                 line = f"{result.verdict:>11}  {name}  {result.seconds:.1f} s"
                 console.print(Text(line), soft_wrap=True)
+            for problem in result.problems:
+                console.print(Text(f"{'':>11}  {problem}", style="red"), soft_wrap=True)
 
         began = time.monotonic()
         results = judge_all(cases, options.isolation, options.jobs, heard)
+    seconds = time.monotonic() - began
     write_json(
         options.out / "verify.json",
-        {"cases": tally(results), "accuracy": accuracy(results),
-         "seconds": round(time.monotonic() - began, 1),
+        {"cases": tally(results), "accuracy": accuracy(results), "seconds": round(seconds, 1),
          "results": [result.to_json() for result in results]},
     )  # fmt: skip
     show(results, console)
+    console.print(f"{len(results)} cases in {seconds:.0f} s on {options.jobs} processes")
     console.print(Text(f"full result: {options.out / 'verify.json'}"), style="dim")
+    if options.write_docs:
+        DOCS.parent.mkdir(exist_ok=True)
+        page = markdown(results, seconds, options.jobs, environment())
+        DOCS.write_text(page, encoding="utf-8")
     return 1 if any(result.problems for result in results) else 0
 
 
 def show(results: list[Result], console: Console) -> None:
-    """Print the counts, the accuracy of the diagnoses, and every mismatch."""
-    table = Table("kind", "as expected", "mismatch", "skipped", box=None)
-    for kind, counts in tally(results).items():
-        table.add_row(kind, *(str(count) for count in counts.values()))
-    console.print(table)
-    counts = accuracy(results)
-    for what in ("part named", "cause named"):
-        if counts["diagnoses"]:
-            share = 100 * counts[what] / counts["diagnoses"]
-            console.print(f"right {what}: {counts[what]} of {counts['diagnoses']} ({share:.1f}%)")
+    """Print the table, what was skipped, and every mismatch."""
     for result in results:
         if result.skipped:
             console.print(Text(f"skipped {result.kind}/{result.name}: {result.skipped}"))
         for problem in result.problems:
             line = f"mismatch {result.kind}/{result.name}: {problem}"
             console.print(Text(line, style="red"), soft_wrap=True)
+    table = Table(*HEADINGS, box=None)
+    for row in rows(results):
+        table.add_row(*row)
+    console.print(table)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import subprocess
 import zlib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,25 +19,40 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@cache
+def commits() -> int:
+    """Return the number of commits, 0 outside a repository."""
+    command = ["git", "rev-list", "--count", "HEAD"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    return int(done.stdout.strip() or 0)
+
+
 def share_of(text: str) -> tuple[int, int]:
     """Read "2/3" as (2, 3); "turn" depends on the number of commits."""
     if text == "turn":
-        command = ["git", "rev-list", "--count", "HEAD"]
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
-        return int(done.stdout.strip() or 0) % SHARES + 1, SHARES
+        return commits() % SHARES + 1, SHARES
     share, _, shares = text.partition("/")
     if not (share.isdecimal() and shares.isdecimal() and 1 <= int(share) <= int(shares)):
         raise pytest.UsageError(f"--slow-share must be I/N with 1 <= I <= N, got {text!r}")
     return int(share), int(shares)
 
 
+def turn_of(text: str, item: pytest.Item, marker: pytest.Mark) -> bool:
+    """Tell whether a slow test runs; one marked with times=N has its turn N times more seldom."""
+    share, shares = share_of(text)
+    code = zlib.crc32(item.nodeid.encode())
+    times = marker.kwargs.get("times", 1) if text == "turn" else 1
+    return code % shares + 1 == share and code // shares % times == commits() // shares % times
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    share, shares = share_of(config.getoption("--slow-share"))
+    text = config.getoption("--slow-share")
     kept, left = [], []
     for item in items:
-        turn = zlib.crc32(item.nodeid.encode()) % shares + 1
-        (left if item.get_closest_marker("slow") and turn != share else kept).append(item)
+        marker = item.get_closest_marker("slow")
+        runs = marker is None or turn_of(text, item, marker)
+        (kept if runs else left).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
 

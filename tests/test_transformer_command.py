@@ -25,7 +25,7 @@ def lines(captured: str) -> dict[str, str]:
 def test_seq2seq_reports_shapes_losses_and_accuracies(capsys):
     assert main(["seq2seq", "--quick", "--steps", "3"]) == 0
     reported = lines(capsys.readouterr().out)
-    assert reported["held-out source"] == "(32, 7)"
+    assert reported["held-out source"] == "(32, 8)"
     assert reported["held-out logits"] == "(32, 8, 16)"
     assert float(reported["first loss"].split()[0]) == pytest.approx(2.77, rel=0.15)
     for name in (

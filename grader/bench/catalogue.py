@@ -169,6 +169,35 @@ GROWTH = Catalogue(
 )  # fmt: skip
 
 
+BATCH = Catalogue(
+    (
+        Experiment("class_of_1000", "a class of 1,000 whose grading takes no time, then the same "
+                   "again", "bench.batch", ("machinery", "--number", "1000"), rounds=3),
+        Experiment("class_of_10000", "the same with 10,000",
+                   "bench.batch", ("machinery", "--number", "10000"), rounds=1),
+        Experiment("class_of_40", "40 submissions (half correct, a quarter wrong, an eighth "
+                   "endless, an eighth hostile), then 20 correct ones, on two processes",
+                   "bench.batch", ("class", "--number", "40", "--jobs", "2"), rounds=1),
+    ),
+    (
+        Figure("batch_each", "all but the worker, for each of 1,000 submissions", "class_of_1000",
+               "ms", Target(100.0), thousandfold("each")),
+        Figure("batch_each_10000", "all but the worker, for each of 10,000 submissions",
+               "class_of_10000", "ms", Target(100.0), thousandfold("each")),
+        Figure("batch_again", "1,000 submissions of which nothing has changed", "class_of_1000",
+               "s", Target(5.0), value("again")),
+        Figure("batch_memory", "largest memory of the batch's own process at 1,000 submissions",
+               "class_of_1000", "MB", Target(), value("peak")),
+        Figure("batch_memory_10000", "the same at 10,000", "class_of_10000", "MB", Target(),
+               value("peak")),
+        Figure("batch_share", "each one's own seconds over the processes / wall time of 40",
+               "class_of_40", "%", Target(90.0, at_least=True), value("share")),
+        Figure("batch_pace", "correct submissions a minute, two processes", "class_of_40", "",
+               Target(25.0, at_least=True), value("a_minute")),
+    ),
+)  # fmt: skip
+
+
 def joined(*parts: Catalogue) -> Catalogue:
     """Return one catalogue that holds all."""
     return Catalogue(
@@ -178,4 +207,4 @@ def joined(*parts: Catalogue) -> Catalogue:
     )
 
 
-ALL = joined(STARTUP, GRADING, *STEPS, GENERATION, TRAINING, GROWTH)
+ALL = joined(STARTUP, GRADING, *STEPS, GENERATION, TRAINING, GROWTH, BATCH)

@@ -79,7 +79,8 @@ def test_multi_head_attention_obeys_every_mask(
     """MultiHeadAttention obeys masks, padding, offsets and bias; padded queries give exactly 0."""
     query, longer = tokens(rng, "query"), tokens(rng, "longer", KEYS)
     mask = rng.child("mask").integers((BATCH, 1, LENGTH, KEYS), 0, 2) > 0
-    keys = np.array([[1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1, 0]], bool)
+    # Some keys are padding at places where the query of the same number is real.
+    keys = np.array([[1, 1, 0, 1, 1, 0, 0], [1, 1, 1, 0, 1, 1, 0]], bool)
     mask[..., 0] = True
     bias = rng.child("bias").uniform((1, CONFIG.num_heads, LENGTH, KEYS), -2.0, 2.0)
     narrow = mask[:, 0, :, :LENGTH]
@@ -150,6 +151,10 @@ def test_multi_head_attention_refuses_impossible_calls(
         "a row whose keys are all padding": ("ValueError", {"query": query, "key_valid": ONE_ROW}),
         "a padding mask of floats": (
             "TypeError", {"query": query, "key_valid": EVERY_ROW.astype(float)}),
+        "padded keys of another length": (
+            "ValueError", {"query": query, "key_valid": EVERY_ROW[:, 1:]}),
+        "padded queries of another length": (
+            "ValueError", {"query": query, "query_valid": EVERY_ROW[:, 1:]}),
         "a query of another width": ("ValueError", {"query": query[..., 1:]}),
         "a negative offset": ("ValueError", {"query": query, "causal": True, "query_offset": -1}),
     }  # fmt: skip

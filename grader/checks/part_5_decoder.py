@@ -81,9 +81,12 @@ def test_decoder_block_hides_padding_on_both_sides(
     padded = Case("the block with padding on both sides", both, TARGET, causes.DECODER_BLOCK)
     nothing = {"target_valid": ONE_ROW, "memory_valid": MEMORY & ONE_ROW[:, :1]}
     empty = Case("the block with a row of padding only", both | nothing, ONE_ROW)
+    same = {"memory": inputs["memory"][:, :LENGTH], "memory_valid": MEMORY[:, :LENGTH]}
+    alike = Case("the block with padding and a memory as long as the target", both | same, TARGET,
+                 causes.DECODER_BLOCK)  # fmt: skip
     with built_on("decoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE, block(rng, "pre", padded, empty),
-                           block(rng, "post", padded))  # fmt: skip
+                           block(rng, "post", padded, alike))  # fmt: skip
 
 
 @pytest.mark.part("5.2")

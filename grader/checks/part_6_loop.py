@@ -57,7 +57,7 @@ def test_make_optimizer_holds_every_parameter_once(
     for (kind, config), first, second in zip(configs, answers[::2], answers[1::2], strict=True):
         what = f"the {kind} model" + (" with a tied output" if config.tied else "")
         optimizers.judge_coverage(what, first)
-        optimizers.judge_rates(first["rates"], second["rates"], RATES)
+        optimizers.judge_rates(first, second, RATES)
     return {"models": len(configs), "parameters": len(answers[0]["times"])}
 
 

@@ -266,6 +266,7 @@ def loss_cases(rng: Draws) -> list[tuple[str, np.ndarray, np.ndarray, int]]:
     """Return calls by name: logits (B, T, V), targets (B, T) and pad_id."""
     logits = rng.child("logits").uniform((3, 5, 11), -2.0, 2.0)
     targets = rng.child("targets").ids((5, 2, 3), 11, first_id=5)
+    targets[[0, 1, 2], [4, 1, 2]] = EOS  # a target like any other
     wider = np.pad(targets, ((0, 0), (0, 2)), constant_values=PAD)
     junk = np.concatenate([logits, 9.0 * rng.child("junk").uniform((3, 2, 11), -1.0, 1.0)], axis=1)
     confident = np.where(np.arange(11) == targets[..., None], 40.0, 0.0)

@@ -10,9 +10,9 @@ import pytest
 from grader import stepwise
 from grader.compare import Suspect, fail, judge
 from grader.draws import Draws
-from grader.parameters import ProbeConfig
+from grader.parameters import ProbeConfig, parameter_shapes
 from grader.parts import built_on, must_raise, sure
-from grader.submission import Question, Submission, call, tensor
+from grader.submission import Question, Submission, build, call, config, forward, handle, tensor
 
 FIELDS = ["key", "value", "valid"]
 BATCH, HEADS, WIDTH = 2, 3, 7
@@ -85,6 +85,42 @@ def test_append_refuses_another_batch_head_count_or_width(
     sure(built)
     for what, answer in zip(wrong, answers, strict=True):
         must_raise(answer, "ValueError", f"append with {what}", "attention")
+    return {"refused": len(wrong)}
+
+
+@pytest.mark.part("S1")
+def test_attention_refuses_a_cache_that_does_not_fit(
+    submission: Submission, rng: Draws
+) -> dict[str, Any]:
+    """MultiHeadAttention raises ValueError for a cache that does not go with the rest of a call."""
+    shape = ProbeConfig(d_model=6, num_heads=2, dropout=0.5)
+    weights = rng.child("weights").weights(parameter_shapes(shape, "multi_head_attention"))
+    fields = {"d_model": 6, "num_heads": 2, "dropout": 0.5}
+    x = rng.child("x").uniform((BATCH, 3, 6), -1.0, 1.0)
+    wrong: dict[str, tuple[list[np.ndarray], dict[str, Any], str]] = {
+        "dropout at work": ([x], {}, "train"),
+        "a key_offset": ([x], {"key_offset": 1}, "eval"),
+        "a query_offset that is not its length": ([x], {"query_offset": 1}, "eval"),
+        "keys of a memory that it holds already": ([x, x], {}, "eval"),
+    }
+    questions = [
+        build("module", "attention.MultiHeadAttention", config(**fields), weights=weights,
+              rope=False),
+    ]  # fmt: skip
+    for what, (args, options, mode) in wrong.items():
+        given = {"args": args, "kwargs": {**options, "cache": handle(what)}}
+        questions.append(call("cache.CacheSlot", save=what))
+        if len(args) > 1:  # the first of two calls fills it
+            questions.append(forward("module", given, mode=mode))
+        questions.append(forward("module", given, mode=mode))
+    answers = submission.attempt(*questions)
+    for what in wrong:
+        place = next(i for i, q in enumerate(questions) if q.arguments.get("save") == what)
+        two = len(wrong[what][0]) > 1
+        for answer in [answers[0], *answers[place : place + 1 + two]]:
+            sure(answer)
+        must_raise(answers[place + 1 + two], "ValueError", f"attention with a cache and {what}",
+                   "attention")  # fmt: skip
     return {"refused": len(wrong)}
 
 

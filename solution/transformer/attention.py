@@ -73,7 +73,7 @@ def scaled_dot_product_attention(
         if not mask.any(dim=-1).all():
             raise ValueError("every query must be allowed at least one key, got a row of none")
         # Adding 0 or -inf is masked_fill with a cheaper backward pass.
-        scores = scores + query.new_zeros(mask.shape).masked_fill_(~mask, -math.inf)
+        scores += torch.where(mask, 0.0, -math.inf)
     weights = scores.softmax(dim=-1)
     dropped = weights if dropout is None else dropout(weights)
     return Attended(dropped @ value, weights)  # (B, H, T, K), (B, H, T, S)

@@ -178,7 +178,7 @@ def train(
         loss = masked_cross_entropy(logits, targets)
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(parameters, recipe.clip_norm)
+        nn.utils.clip_grad_norm_(parameters, recipe.clip_norm, foreach=True)
         optimizer.step()
         scheduler.step()
         losses.append(loss.detach())

@@ -1,0 +1,123 @@
+"""What a person reads of each submission: a status to act on, and where it stopped.
+
+A row is plain JSON. `verdict` is the part of it that the result alone decides; the rest is who.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from grader.batch.keys import Inputs
+from grader.collect import Collected, Student
+
+Row = dict[str, Any]
+
+# Every status, and what is to be done about it.
+STATUSES = {
+    "passed": "nothing",
+    "not_passed": "nothing: the score stands, the report says why",
+    "ungradable": "ask for the files again; the note says what was found",
+    "missing": "ask, or enter a zero: on the roster, but nothing came",
+    "grader_error": "regrade: give the same command again; if it stays, see the note",
+    "not_graded": "give the same command again: it goes on from here",
+}
+# An integrity flag is a question to a person, never a verdict.
+FLAGGED = "look at the flags in results.json before the score counts"
+
+
+def verdict(tree: Mapping[str, Any]) -> Row:
+    """Return what a result says, without whose it is."""
+    parts = [(f"task {e['task']} {e['name']}", e) for e in tree["parts"]]
+    gates = [(f"gate {i} {e['name']}", e) for i, e in enumerate(tree["gates"], 1)]
+    bad = [(name, e) for name, e in parts + gates if e["status"] not in ("passed", "blocked")]
+    stopped = next((name for name, e in gates if e["status"] != "passed"), "")
+    first, how = (bad[0][0], bad[0][1]["status"]) if bad else ("", "")
+    codes = dict.fromkeys(
+        check["diagnosis"]["code"]
+        for _, entry in bad
+        for check in (entry, *entry["checks"])
+        if check["diagnosis"]
+    )
+    said = next((e["diagnosis"] for _, e in bad if e["diagnosis"]), None)
+    return {
+        "status": "passed" if tree["passed"] else "not_passed",
+        "score": tree["score"],
+        "max_score": tree["max_score"],
+        "stopped": stopped,
+        "first": first,
+        "how": how,
+        "codes": list(codes),
+        "cause": said["cause"] if said else bad[0][1]["summary"] if bad else "",
+        "flags": [flag["code"] for flag in tree["integrity"]["flags"]],
+        "scores": {name: e["score"] for name, e in parts + gates},
+    }
+
+
+def no_verdict(status: str, cause: str, max_score: int | float) -> Row:
+    """Return what stands where there is no result."""
+    return {
+        "status": status,
+        "score": None,
+        "max_score": max_score,
+        "stopped": "",
+        "first": "",
+        "how": "",
+        "codes": [],
+        "cause": cause,
+        "flags": [],
+        "scores": {},
+    }
+
+
+def row(one: Collected, notes: Sequence[str], inputs: Inputs | None, found: Row) -> Row:
+    """Return the row of a submission."""
+    return {
+        "name": one.key,
+        "path": str(one.path or one.key),
+        "students": [student_row(s) for s in one.students],
+        "late": one.late,
+        "upload": one.upload,
+        "notes": list(notes),
+        "submission": inputs.submission if inputs else "",
+        "key": inputs.key if inputs else "",
+        **found,
+    }
+
+
+def missing_row(student: Student, max_score: int | float) -> Row:
+    """Return the row of a student of whom nothing came."""
+    return {
+        "name": "",
+        "path": "",
+        "students": [student_row(student)],
+        "late": None,
+        "upload": "",
+        "notes": [],
+        "submission": "",
+        "key": "",
+        **no_verdict("missing", "", max_score),
+    }
+
+
+def student_row(student: Student) -> dict[str, Any]:
+    """Return a student as JSON."""
+    return {
+        "platform_id": student.platform_id,
+        "ids": list(student.ids),
+        "name": student.name,
+        "email": student.email,
+    }
+
+
+def action(found: Mapping[str, Any]) -> str:
+    """Return what is to be done about a row."""
+    return FLAGGED if found["flags"] else STATUSES[found["status"]]
+
+
+def count(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Count the rows by status, in the order of `STATUSES`."""
+    counts = dict.fromkeys(STATUSES, 0)
+    for found in rows:
+        counts[found["status"]] += 1
+    return {status: number for status, number in counts.items() if number}

@@ -1,0 +1,224 @@
+"""The output folder: a mark of its version, a lock, results by key, a folder for each student.
+
+    .batch                      what wrote this folder
+    store/<2>/<key>.json        one result; it is there as a whole or not at all
+    students/<name>/            results.json and report.html, or message.txt
+    batch.jsonl                 one row for each submission, as the last run left it
+    gradebook.csv, index.html   written last, from these rows
+    timings.csv                 seconds of what the last run graded; all else is the same each run
+
+Every file is written beside its place and then renamed, so that whoever is killed leaves files
+that are whole. A file that lies in the store is never written again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from grader.batch import view
+from grader.batch.keys import FORMAT
+from grader.files import UNFINISHED, replace_file
+
+STATE = "batch.jsonl"
+MARK = f"transformer-lab batch, format {FORMAT}\n"
+_TEMPORARY = "grader-batch-"
+
+
+class BatchError(Exception):
+    """The batch cannot run or go on; the message says what was expected and what to do."""
+
+
+class Output:
+    """One output folder, held by one batch at a time; the shards of a class may share it."""
+
+    def __init__(self, folder: Path, shard: str = "") -> None:
+        """Take the folder.
+
+        Args:
+            folder: new, empty, or written by a batch of this format.
+            shard: such as "2-of-5"; "" for a batch of the whole class.
+
+        Raises:
+            BatchError: it is in use, holds something else, or cannot be written.
+        """
+        self.folder = folder
+        self.locks: list[Any] = []
+        self.others: list[Path] = []
+        try:
+            check_mark(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            self._take(".lock", shared=bool(shard))
+            if shard:
+                self._take(f".lock-{shard}", shared=False)
+            if not (folder / ".batch").exists():
+                replace_file(folder / ".batch", MARK.encode())
+            if not shard:
+                self._sweep()
+            self.note = folder / f".temporary-{shard or 'whole'}"
+            self.temporary = self._fresh_temporary()
+        except OSError as error:
+            self.close()
+            raise self.unwritable(error) from None
+        except BatchError:
+            self.close()
+            raise
+
+    def _take(self, name: str, *, shared: bool) -> None:
+        file = open(self.folder / name, "a+", encoding="ascii")  # noqa: SIM115 (held open)
+        self.locks.append(file)
+        if not lock(file.fileno(), shared=shared):
+            file.seek(0)
+            holder = file.read().strip()
+            by = f" (process {holder})" if holder else ""
+            raise BatchError(
+                f"another batch{by} is at work in {self.folder}: wait for it, or choose another "
+                "--out"
+            )
+        if not shared:
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+
+    def _sweep(self) -> None:
+        """Remove files that whoever was killed had not finished."""
+        for places in ("", "store/*/", "students/*/"):
+            for path in self.folder.glob(f"{places}{UNFINISHED}*"):
+                path.unlink(missing_ok=True)
+
+    def _fresh_temporary(self) -> Path:
+        """Return a new temporary folder, and remove that of a batch that was killed."""
+        if self.note.exists():
+            left = Path(self.note.read_text(encoding="utf-8").strip())
+            if left.name.startswith(_TEMPORARY) and left.parent == Path(tempfile.gettempdir()):
+                shutil.rmtree(left, ignore_errors=True)
+        fresh = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
+        # A worker that runs as another user has to come through.
+        fresh.chmod(0o711)
+        try:
+            replace_file(self.note, f"{fresh}\n".encode())
+        except OSError:
+            fresh.rmdir()
+            raise
+        return fresh
+
+    def path(self, key: str) -> Path:
+        """Return where the result of `key` is."""
+        return self.folder / "store" / key[:2] / f"{key}.json"
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """Return the result of `key`, from here or from a folder that is merged into this one.
+
+        One that a failing disk has spoilt counts as none.
+        """
+        found = read_object(self.path(key))
+        for other in self.others if found is None else ():
+            found = read_object(other / self.path(key).relative_to(self.folder))
+            if found is not None:
+                self.put(key, found)
+                break
+        return found
+
+    def put(self, key: str, result: dict[str, Any]) -> None:
+        """Keep the result of `key`."""
+        replace_file(self.path(key), compact(result))
+
+    def unwritable(self, error: OSError) -> BatchError:
+        """Return what to raise when a file cannot be written."""
+        return BatchError(
+            f"{error.filename or self.folder} cannot be written ({error.strerror or error}): what "
+            "was graded is kept; make room and give the same command again"
+        )
+
+    def student(self, name: str) -> Path:
+        """Return the folder of one submission."""
+        return self.folder / "students" / name
+
+    def forget_others(self, names: set[str]) -> None:
+        """Remove the folders of students who are no longer in the class, with what we wrote."""
+        for folder in sorted((self.folder / "students").glob("*")):
+            if folder.name not in names and folder.is_dir():
+                for file in (*view.NAMES, view.MESSAGE):
+                    (folder / file).unlink(missing_ok=True)
+                if not any(folder.iterdir()):
+                    folder.rmdir()
+
+    def close(self) -> None:
+        """Give the folder free."""
+        if hasattr(self, "temporary"):
+            shutil.rmtree(self.temporary, ignore_errors=True)
+            self.note.unlink(missing_ok=True)
+        for file in self.locks:
+            file.close()
+
+    def __enter__(self) -> Output:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def check_mark(folder: Path) -> None:
+    """Refuse a folder that holds something else than a batch of this format.
+
+    Raises:
+        BatchError: it does.
+    """
+    mark = folder / ".batch"
+    if mark.exists():
+        found = mark.read_text(encoding="utf-8", errors="replace")
+        if found != MARK:
+            raise BatchError(
+                f"{folder} was written by another version: expected {MARK.strip()!r}, found "
+                f"{found.strip()[:80]!r}; choose another --out"
+            )
+    elif folder.is_dir() and any(not p.name.startswith(".lock") for p in folder.iterdir()):
+        raise BatchError(
+            f"{folder} holds something that no batch wrote: expected a new or empty folder"
+        )
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file, or None."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def compact(value: object) -> bytes:
+    """Return JSON on one line."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return (text + "\n").encode("utf-8", "replace")
+
+
+def lock(handle: int, *, shared: bool) -> bool:
+    """Lock an open file until it is closed or its process ends; tell whether that worked."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        except OSError:
+            return shared
+        return True
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,73 @@
+"""What Gradescope's run_autograder calls: `python -m grader.platforms.autograder /autograder`.
+
+The result is written once, last, when every process of the submission has been ended. If it never
+is, Gradescope says that the autograder failed, which is then the truth.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+from grader import sandbox, settings
+from grader.engine import Referee, Request
+from grader.files import replace_file
+from grader.intake import IntakeError
+from grader.platforms import gradescope
+from grader.platforms.common import OUR_FAULT, plain
+from grader.platforms.fit import to_json
+
+GRADED, GRADER_FAILED = 0, 3
+UNSAFE = (
+    "Nothing in this image hides the grader from a submission, so nothing was graded. Build the "
+    "image again by the bundle's setup.sh, and let run_autograder start as root."
+)
+
+
+def main(root: Path) -> int:
+    """Grade `root`/submission, write `root`/results/results.json, and return the exit code."""
+    code = GRADED
+    try:
+        text = graded(root / "submission")
+    except IntakeError as error:
+        words = str(error).replace(f"{root}/submission", "the submission")
+        text = refused(words)
+    except Exception as error:  # whatever it was, staff and student are told the truth
+        traceback.print_exc(file=sys.stderr)
+        text, code = failed(f"{OUR_FAULT} ({type(error).__name__})"), GRADER_FAILED
+    replace_file(root / "results" / "results.json", text.encode())
+    return code
+
+
+def graded(submission: Path) -> str:
+    """Return Gradescope's JSON of a submission.
+
+    Raises:
+        IntakeError: there is nothing to grade.
+        RuntimeError: nothing here hides the grader.
+    """
+    lab = settings.load()
+    isolation = sandbox.choose("auto")
+    if not isolation.contained:
+        print(UNSAFE, file=sys.stderr)
+        return failed(UNSAFE)
+    sandbox.protect_memory()
+    with Referee(lab) as referee:
+        tree = referee.grade(Request(path=submission))
+    return gradescope.write(tree)
+
+
+def refused(words: str) -> str:
+    """Return a result for files that cannot be graded: no points, and what was expected."""
+    test = {"name": "The files can be read", "status": "failed", "output": plain(words)}
+    return to_json({"score": 0, "output": plain(words), "output_format": "text", "tests": [test]})
+
+
+def failed(words: str) -> str:
+    """Return a result without a score, which Gradescope shows to the staff as a failure."""
+    return to_json({"output": words, "output_format": "text", "tests": []})
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,130 @@
+"""Whoever is killed in the middle, files stay valid and the next run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import wait
+from pathlib import Path
+
+import psutil
+import pytest
+from batch_cases import Stub, book, contents, run, small_class
+
+from grader.batch.fleet import Fleet
+
+HERE = Path(__file__).resolve().parent
+CLASS = {f"s{i:02}": f"right{i}" for i in range(24)}
+SLOW_BATCH = """
+import sys
+sys.path[:0] = [{tests!r}, {root!r}]
+from pathlib import Path
+from batch_cases import Stub, run
+sys.exit(run(Path({source!r}), Path({out!r}), engine=Stub(2, pause_s=0.1))[0])
+"""
+# Answers in its own way by what it is asked, as a referee's process might.
+WORKER = """
+import os, signal, sys, time
+for line in sys.stdin:
+    word, _, note = line.strip().partition(" ")
+    if word == "die" or (word == "once" and not os.path.exists(note)):
+        if word == "once":
+            open(note, "w").close()
+        print("half an answer", end="", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if word == "hang":
+        time.sleep(600)
+    print(word, os.getpid(), flush=True)
+"""
+
+
+def results(out: Path) -> dict[str, bytes]:
+    return contents(out, lambda name: not name.startswith((".", "timings.csv")))
+
+
+def fleet(tmp_path: Path, jobs: int = 2, budget_s: float = 60.0) -> Fleet:
+    return Fleet(jobs, budget_s, tmp_path, (sys.executable, "-c", WORKER))
+
+
+@pytest.mark.parametrize("stored", [0, 3, 15])
+def test_batch_that_was_killed_goes_on_and_grades_nothing_twice(tmp_path, stored):
+    source, out = small_class(tmp_path / "class", **CLASS), tmp_path / "out"
+    code = SLOW_BATCH.format(
+        tests=str(HERE), root=str(HERE.parent), source=str(source), out=str(out)
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    note = out / ".temporary-whole"
+    while len(list(out.glob("store/*/*.json"))) < stored or not note.exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.002)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    kept = list(out.glob("store/*/*.json"))
+    assert all(json.loads(path.read_bytes())["tree"]["complete"] for path in kept)
+    for path in out.glob("students/*/results.json"):
+        json.loads(path.read_bytes())
+    left = Path(note.read_text().strip())
+    exit_code, engine = run(source, out)
+    assert exit_code == 0 and len(engine.asked) == len(CLASS) - len(kept)
+    assert not left.exists()
+    run(source, tmp_path / "fresh")
+    assert results(out) == results(tmp_path / "fresh")
+
+
+def test_worker_that_dies_once_is_replaced_and_the_task_repeated(tmp_path):
+    engine = fleet(tmp_path, jobs=1)
+    try:
+        first = engine.submit(b"fine").result()
+        assert engine.submit(b"once " + os.fsencode(tmp_path / "note")).result() != b""
+        assert engine.submit(b"fine").result() != first
+    finally:
+        engine.close()
+
+
+def test_worker_that_dies_twice_costs_its_own_submission_only(tmp_path):
+    engine = fleet(tmp_path)
+    try:
+        futures = {name: engine.submit(name.encode()) for name in ("a", "die", "b", "c")}
+        wait(futures.values())
+        assert "ended with -9, twice" in str(futures.pop("die").exception())
+        assert [f.result().split()[0].decode() for f in futures.values()] == list(futures)
+    finally:
+        engine.close()
+
+
+def test_referee_that_hangs_is_ended_at_its_budget_and_the_others_go_on(tmp_path):
+    engine = fleet(tmp_path, budget_s=1.0)
+    try:
+        began = time.monotonic()
+        hung = engine.submit(b"hang")
+        assert [engine.submit(b"a").result().split()[0] for _ in range(20)] == [b"a"] * 20
+        assert "no result after 1 seconds" in str(hung.exception())
+        assert time.monotonic() - began < 20
+    finally:
+        engine.close()
+
+
+def test_closing_ends_what_is_at_work(tmp_path):
+    engine = fleet(tmp_path)
+    hung = [engine.submit(b"hang") for _ in range(2)]
+    while not all(child.process for child in engine.children):
+        time.sleep(0.01)
+    pids = [child.process.pid for child in engine.children if child.process]
+    engine.close()
+    assert all(future.done() for future in hung)
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_engine_that_fails_for_one_leaves_the_others_their_scores(tmp_path):
+    masks = CLASS | {"s05": "crash", "s11": "crash too"}
+    source = small_class(tmp_path / "class", **masks)
+    code, _ = run(source, tmp_path / "out", engine=Stub(3))
+    rows = {row["submission"]: row["status"] for row in book(tmp_path / "out")}
+    assert code == 3 and sorted(n for n, s in rows.items() if s != "passed") == ["s05", "s11"]
+    small_class(source, s05="right", s11="right")
+    assert run(source, tmp_path / "out")[0] == 0

@@ -1,0 +1,145 @@
+"""Gradescope's bundle works in a root laid out as Gradescope lays it out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from platform_cases import GRADESCOPE
+
+from grader import bundles
+from grader.patching import ROOT
+from grader.platforms import autograder
+
+STARTER = ROOT / "starter" / "transformer"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bundles.build(tmp_path_factory.mktemp("bundle"))
+
+
+def laid_out(root: Path, bundle: Path) -> Path:
+    """Lay out a root: the bundle unpacked, run_autograder beside it, and an empty submission."""
+    for folder in ("source", "submission", "results"):
+        (root / folder).mkdir(parents=True)
+    with zipfile.ZipFile(bundle) as archive:
+        archive.extractall(root / "source")
+    for name in ("setup.sh", "run_autograder"):
+        (root / "source" / name).chmod(0o755)
+    shutil.copy(root / "source/run_autograder", root / "run_autograder")
+    metadata = {"id": 7, "users": [{"name": "Anna", "email": "a@x.org", "id": 1}]}
+    (root / "submission_metadata.json").write_text(json.dumps(metadata))
+    return root
+
+
+def run(root: Path) -> subprocess.CompletedProcess[str]:
+    # setup.sh would make such an environment; this one holds the same packages.
+    environment = os.environ | {"AUTOGRADER_ROOT": str(root), "LAB_HOME": sys.prefix}
+    return subprocess.run(
+        [str(root / "run_autograder")], env=environment, cwd="/", capture_output=True, text=True
+    )
+
+
+def result(root: Path) -> dict[str, Any]:
+    found = json.loads((root / "results/results.json").read_bytes())
+    jsonschema.validate(found, GRADESCOPE)
+    return found
+
+
+def test_scripts_lie_at_the_top_and_no_solution_comes_along(bundle):
+    with zipfile.ZipFile(bundle) as archive:
+        modes = {member.filename: member.external_attr >> 16 for member in archive.infolist()}
+        texts = {name: archive.read(name) for name in modes}
+    assert modes["setup.sh"] & stat.S_IXUSR and modes["run_autograder"] & stat.S_IXUSR
+    assert "grader/engine.py" in texts and "lab.toml" in texts and "requirements.txt" in texts
+    assert not [name for name in texts if name.startswith(("solution/", "tests/", "grader/batch"))]
+    assert b'raise NotImplementedError("task 1.2' in texts["grader/original/transformer/masks.py"]
+
+
+def test_same_sources_make_the_same_bytes(bundle, tmp_path):
+    assert bundles.build(tmp_path).read_bytes() == bundle.read_bytes()
+
+
+def test_starter_is_graded_in_a_scratch_root(bundle, tmp_path):
+    root = laid_out(tmp_path / "autograder", bundle)
+    shutil.copytree(STARTER, root / "submission/transformer")
+    done = run(root)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = result(root)
+    assert found["score"] == 0 and found["extra_data"]["complete"]
+    assert sum(test.get("max_score", 0) for test in found["tests"]) == 100
+    for folder in ("source", "results"):
+        assert stat.S_IMODE((root / folder).stat().st_mode) == 0o700
+
+
+@pytest.mark.slow
+def test_solution_passes_in_a_scratch_root(bundle, tmp_path):
+    root = laid_out(tmp_path / "autograder", bundle)
+    shutil.copytree(ROOT / "solution/transformer", root / "submission/transformer")
+    done = run(root)
+    assert done.returncode == 0
+    assert result(root)["score"] == 100
+
+
+def test_what_cannot_be_graded_earns_nothing_and_says_what_was_expected(bundle, tmp_path):
+    root = laid_out(tmp_path / "autograder", bundle)
+    (root / "submission/essay.txt").write_text("no code")
+    assert run(root).returncode == 0
+    found = result(root)
+    assert found["score"] == 0 and "expected a folder transformer/" in found["output"]
+    assert str(root) not in found["output"]
+
+
+def test_image_without_isolation_gives_no_score(tmp_path, monkeypatch):
+    portable = autograder.sandbox.choose("portable")
+    monkeypatch.setattr(autograder.sandbox, "choose", lambda requested: portable)
+    (tmp_path / "submission").mkdir()
+    assert autograder.main(tmp_path) == 0
+    found = result(tmp_path)
+    assert "score" not in found and "Nothing in this image hides the grader" in found["output"]
+
+
+def test_failure_of_the_grader_gives_no_score(tmp_path, monkeypatch):
+    monkeypatch.setattr(autograder, "graded", lambda path: 1 / 0)
+    assert autograder.main(tmp_path) == 3
+    found = result(tmp_path)
+    assert "score" not in found and "not your submission" in found["output"]
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["new Python", "old Python"])
+def test_set_up_installs_what_the_grader_needs(bundle, tmp_path, new):
+    root = laid_out(tmp_path / "autograder", bundle)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    log = tmp_path / "log"
+    made = 'mkdir -p "$3/bin"; cp "$0" "$3/bin/python"' if new else ""
+    scripts = {"apt-get": "", "chmod": ""}
+    scripts |= {
+        name: f'case "$1 $2" in "-c "*) exit {int(not new)};; "-m venv") {made};; esac'
+        for name in ("python3.13", "python3.12", "python3.11", "python3")
+    }
+    for name, body in scripts.items():
+        (tools / name).write_text(f'#!/bin/sh\necho "{name} $*" >> "{log}"\n{body}\n')
+        (tools / name).chmod(0o755)
+    environment = {"PATH": f"{tools}:/usr/bin:/bin", "AUTOGRADER_ROOT": str(root)}
+    environment["LAB_HOME"] = str(tmp_path / "made")
+    done = subprocess.run(
+        [str(root / "source/setup.sh")], env=environment, capture_output=True, text=True
+    )
+    said = log.read_text()
+    assert "apt-get install -y --no-install-recommends python3 python3-venv" in said
+    if new:
+        assert done.returncode == 0
+        assert f"-r {root}/source/requirements.txt -c {root}/source/constraints.txt" in said
+    else:
+        assert done.returncode == 1 and "choose a base image" in done.stderr
