@@ -1,4 +1,4 @@
-"""Draw the curves of a bench.json: python -m bench.plots BENCH_JSON FOLDER (extra: bench)."""
+"""Draw the curves of a bench.json: python -m bench.plots BENCH_JSON FOLDER."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Archives that a platform takes as they are: Gradescope's autograder.zip.
+"""What a platform takes as it is: Gradescope's autograder, and a workflow for GitHub Classroom.
 
-In it are the whole grader, its oracle and lab.toml with the instructor's salt, so it is for the
-platform only, never for students. The same sources make the same bytes.
+In Gradescope's archive are the whole grader, its oracle and lab.toml with the instructor's salt, so
+it is for the platform only, never for students. The same sources make the same bytes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from grader.files import replace_file
 from grader.release import JUNK, ROOT, starter_files
 
 NAME = "gradescope-autograder.zip"
+WORKFLOW = "github-classroom.yml"
 SCRIPTS = "grader/templates/gradescope"
 # A platform grades one submission at a time.
 WITHOUT = {"batch", "bench", "collect"}
@@ -62,8 +63,9 @@ def write(path: Path, files: dict[str, bytes]) -> None:
     replace_file(path, out.getvalue())
 
 
-def build(folder: Path, root: Path = ROOT) -> Path:
-    """Build Gradescope's bundle in a folder and return its path."""
-    path = folder / NAME
-    write(path, gradescope_files(root))
-    return path
+def build(folder: Path, root: Path = ROOT) -> list[Path]:
+    """Build every bundle in a folder and return their paths."""
+    autograder, workflow = folder / NAME, folder / WORKFLOW
+    write(autograder, gradescope_files(root))
+    replace_file(workflow, (root / "grader/templates/github/grade.yml").read_bytes())
+    return [autograder, workflow]

@@ -194,11 +194,12 @@ def main(options: argparse.Namespace) -> int:
     try:
         files = handout_files()
         write_zip(files, path)
-        bundle = bundles.build(options.out)
+        autograder, workflow = bundles.build(options.out)
     except (ReleaseError, OSError) as error:
         print(f"cannot release: {error}", file=sys.stderr)
         return 2
     size = path.stat().st_size / 2**20
     print(f"{path}: {len(files)} files, {size:.1f} MB; all checks in it are public")
-    print(f"{bundle}: for Gradescope, never for students")
+    print(f"{autograder}: for Gradescope, never for students")
+    print(f"{workflow}: for the repository that students of GitHub Classroom start from")
     return 0

@@ -63,24 +63,24 @@ def changes(rng: Draws, batch: Batch, vocab_size: int) -> Changes:
 
 
 def questions(bench: Bench, batch: Batch, changed: Changes) -> list[Question]:
-    """Ask every model in both modes for the batch, its changes and, at the first draw, prefixes."""
+    """Ask every model for the batch and its changes and, once at the first draw, for prefixes."""
     return [
         forward(
             model.handle,
             batch.arguments(),
             batch.arguments(changed.target, changed.source),
-            *prefixes(batch, model),
+            *prefixes(batch, model, mode),
             mode=mode,
             dtype=bench.dtype,
         )
         for model in bench.models
-        for mode in invariance.MODES
+        for mode in invariance.modes_of(model)
     ]
 
 
-def prefixes(batch: Batch, model: Model) -> list[dict[str, Any]]:
-    """Ask the first draw for every prefix alone."""
-    if model.draw:
+def prefixes(batch: Batch, model: Model, mode: str) -> list[dict[str, Any]]:
+    """Ask the first draw for every prefix alone, in eval(); its sharpened model in train()."""
+    if model.draw or mode != invariance.MODES[model.sharpened]:
         return []
     return [batch.arguments(batch.target[:, : t + 1]) for t in range(batch.target.shape[1] - 1)]
 

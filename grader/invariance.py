@@ -92,6 +92,11 @@ class Batch:
         return np.arange(self.target.shape[1]) < np.array(self.target_lengths)[:, None]
 
 
+def modes_of(model: Model) -> tuple[str, ...]:
+    """Ask the first draw in both modes and every other in one, half of them in each."""
+    return MODES if model.draw == 0 else (MODES[(model.draw + model.sharpened) % 2],)
+
+
 def tile(ids: Ids, rows: int) -> Ids:
     """Repeat the rows of `ids` until there are `rows` of them."""
     return np.tile(ids, (rows // len(ids), 1))

@@ -184,4 +184,7 @@ def watch(args: list[Any], kwargs: dict[str, Any]) -> Callable[[], list[str]]:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+    # NaN, which equals nothing, is the rare case.
+    return torch.equal(a, b) or (
+        a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+    )

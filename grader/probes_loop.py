@@ -216,15 +216,20 @@ def spy_on_training(
         "events": spy.events,
         "losses": [number_of(v) for v in losses] if isinstance(losses, (list, tuple)) else None,
         "kinds": [kind_of(v) for v in losses] if isinstance(losses, (list, tuple)) else [],
-        "own_losses": own_losses(spy, batches),
+        "own_losses": own_losses(spy, batches[:supply]),
         "inputs": [to_array(ids) for ids in spy.inputs],
         "left_training": spy.model.training,
     }
 
 
 def own_losses(spy: Spy, batches: list[Any]) -> list[float]:
-    """Return the student's loss of every forward pass, NaN where it has none."""
+    """Return the student's loss of every batch, NaN where it has none.
+
+    Which pass was which batch is known only where each was read once and at once.
+    """
     found = []
+    if len(spy.logits) != len(batches):
+        return [math.nan] * len(batches)
     for logits, batch in zip(spy.logits, batches, strict=False):
         try:
             targets = attribute("training.teacher_forcing")(batch.answers)[1]

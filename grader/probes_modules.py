@@ -128,7 +128,7 @@ def recording(module: nn.Module, names: list[str]) -> Iterator[dict[str, Any]]:
     """Collect the first tensor that each named submodule returns."""
     seen: dict[str, Any] = {}
     hooks = []
-    inner = dict(module.named_modules())
+    inner = dict(module.named_modules()) if names else {}
 
     def keep(name: str) -> Callable[..., None]:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:

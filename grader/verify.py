@@ -277,7 +277,9 @@ def show(results: list[Result], console: Console) -> None:
         for problem in result.problems:
             line = f"mismatch {result.kind}/{result.name}: {problem}"
             console.print(Text(line, style="red"), soft_wrap=True)
-    table = Table(*HEADINGS, box=None)
+    table = Table(box=None)
+    for heading in HEADINGS:
+        table.add_column(heading, no_wrap=True)
     for row in rows(results):
         table.add_row(*row)
     console.print(table)

@@ -48,7 +48,8 @@ def turn_of(text: str, item: pytest.Item, marker: pytest.Mark) -> bool:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     text = config.getoption("--slow-share")
-    kept, left = [], []
+    kept: list[pytest.Item] = []
+    left: list[pytest.Item] = []
     for item in items:
         marker = item.get_closest_marker("slow")
         runs = marker is None or turn_of(text, item, marker)

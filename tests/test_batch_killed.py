@@ -128,3 +128,20 @@ def test_engine_that_fails_for_one_leaves_the_others_their_scores(tmp_path):
     assert code == 3 and sorted(n for n, s in rows.items() if s != "passed") == ["s05", "s11"]
     small_class(source, s05="right", s11="right")
     assert run(source, tmp_path / "out")[0] == 0
+
+
+def test_stopped_by_hand_it_says_so_and_goes_on(tmp_path, capsys):
+    class Stopped(Stub):
+        def submit(self, task: bytes):
+            if self.waiting_for_hand == 0:
+                raise KeyboardInterrupt
+            self.waiting_for_hand -= 1
+            return super().submit(task)
+
+    source, engine = small_class(tmp_path / "class", **CLASS), Stopped(2)
+    engine.waiting_for_hand = 10
+    assert run(source, tmp_path / "out", engine=engine)[0] == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    kept = len(list((tmp_path / "out").glob("store/*/*.json")))
+    code, again = run(source, tmp_path / "out")
+    assert code == 0 and 0 < kept and len(again.asked) == len(CLASS) - kept

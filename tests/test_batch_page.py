@@ -17,7 +17,8 @@ from platform_cases import tree as passed
 from test_report_html import ATTACK, Outline
 
 from grader.batch import page
-from grader.batch.rows import no_verdict, verdict
+from grader.batch.rows import Rows, no_verdict, verdict
+from grader.batch.store import compact
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -27,15 +28,16 @@ def row(name: str, found: dict) -> dict:
     return {"name": name, "students": [student], "late": None, "notes": [], **found}
 
 
-def rows() -> list[dict]:
+def rows() -> Rows:
     stopped = passed(padding_invariance={"status": "failed"}, masks={"status": "failed"})
-    return [
+    found = [
         row("anna", verdict(passed())),
         row("ben", verdict(mixed())),
         row("carl", verdict(stopped)),
         row("dora", no_verdict("ungradable", "torn.zip is damaged", 100)),
         row("emil", no_verdict("grader_error", "it ended", 100)),
     ]
+    return Rows(map(compact, found))
 
 
 def text_of(made: str) -> str:
@@ -59,7 +61,7 @@ def test_page_counts_statuses_gates_diagnoses_and_scores():
 def test_nothing_of_a_submission_is_markup():
     attack = row(ATTACK, verdict(mixed()) | {"cause": ATTACK, "codes": [ATTACK], "how": ATTACK})
     attack["students"][0] |= {"name": ATTACK, "email": ATTACK}
-    made = page.render([attack], [ATTACK], LAB)
+    made = page.render(Rows([compact(attack)]), [ATTACK], LAB)
     outline = Outline(made)
     assert len(outline.all("script")) == 1 and "&lt;script&gt;" in made
     assert not {tag for tag, _ in outline.tags} & {"link", "img", "iframe", "object"}

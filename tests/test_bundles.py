@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -14,9 +15,11 @@ from typing import Any
 
 import jsonschema
 import pytest
-from platform_cases import GRADESCOPE
+import yaml
+from platform_cases import GRADESCOPE, mixed
 
-from grader import bundles
+from grader import __main__ as command_line
+from grader import bundles, platforms
 from grader.patching import ROOT
 from grader.platforms import autograder
 
@@ -25,7 +28,7 @@ STARTER = ROOT / "starter" / "transformer"
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bundles.build(tmp_path_factory.mktemp("bundle"))
+    return bundles.build(tmp_path_factory.mktemp("bundle"))[0]
 
 
 def laid_out(root: Path, bundle: Path) -> Path:
@@ -67,7 +70,7 @@ def test_scripts_lie_at_the_top_and_no_solution_comes_along(bundle):
 
 
 def test_same_sources_make_the_same_bytes(bundle, tmp_path):
-    assert bundles.build(tmp_path).read_bytes() == bundle.read_bytes()
+    assert bundles.build(tmp_path)[0].read_bytes() == bundle.read_bytes()
 
 
 def test_starter_is_graded_in_a_scratch_root(bundle, tmp_path):
@@ -143,3 +146,38 @@ def test_set_up_installs_what_the_grader_needs(bundle, tmp_path, new):
         assert f"-r {root}/source/requirements.txt -c {root}/source/constraints.txt" in said
     else:
         assert done.returncode == 1 and "choose a base image" in done.stderr
+
+
+def graded_step(tmp_path: Path, tree: dict[str, Any] | None, code: int) -> tuple[int, str, Path]:
+    """Run the step of the workflow that grades, with a stand-in for the grader."""
+    workflow = yaml.safe_load((bundles.build(tmp_path / "dist")[1]).read_text())
+    (step,) = [s for s in workflow["jobs"]["grade"]["steps"] if s.get("id") == "lab"]
+    python = tmp_path / "lab/.venv/bin/python"
+    python.parent.mkdir(parents=True)
+    log = tmp_path / "words"
+    python.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > "{log}"\nexit {code}\n')
+    python.chmod(0o755)
+    if tree is not None:
+        platforms.export(tree, ["github", "markdown", "classroom"], tmp_path / "graded")
+    files = {name: str(tmp_path / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", step["run"]],
+        cwd=tmp_path / "lab", env=os.environ | files, capture_output=True, text=True,
+    )  # fmt: skip
+    command_line.parser().parse_args(log.read_text().split()[2:])
+    return done.returncode, done.stdout, tmp_path
+
+
+def test_workflow_annotates_sums_up_and_reports(tmp_path):
+    code, said, folder = graded_step(tmp_path, mixed(), 1)
+    assert code == 0 and "::error file=transformer/masks.py," in said
+    assert "34 of 100 points" in (folder / "GITHUB_STEP_SUMMARY").read_text()
+    name, value = (folder / "GITHUB_OUTPUT").read_text().split("=", 1)
+    assert name == "result"
+    assert json.loads(base64.b64decode(value))["max_score"] == 100
+
+
+@pytest.mark.parametrize("code", [2, 3])
+def test_workflow_ends_with_what_went_wrong(tmp_path, code):
+    assert graded_step(tmp_path, None, code)[0] == code
+    assert not (tmp_path / "GITHUB_OUTPUT").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,24 @@ def test_batches_out_of_order_are_named():
     )
 
 
+@pytest.mark.parametrize(
+    ("rows", "whole"),
+    [
+        ([2, 5, 3], True),
+        ([2, 2, 5, 3, 3], True),
+        ([1, 1, 2, 3, 2, 1], True),
+        ([2, 5], False),
+        ([2, 5, 3, 3, 5], False),
+        ([5, 2, 3], False),
+        ([2, 4, 3], False),
+        ([2, 3, 3, 2], False),
+        ([], False),
+    ],
+)
+def test_batches_are_read_whole_and_in_order(rows, whole):
+    assert loop.read_whole(rows, (2, 5, 3)) == whole
+
+
 def test_a_rate_that_stays_at_its_start_is_named():
     assert code_of(loop.judge_schedule, seen(events("dfbsdfbs")), 0.5) == "schedule_not_stepped"
     loop.judge_schedule(seen(events("dfbsdfbs")), 0.1)
@@ -144,3 +163,33 @@ def test_missing_halves_are_called_by_their_name():
     every = ["encoder.a", "encoder.b", "decoder.a", "decoder.b.bias"]
     assert optimizers.missing_words(["encoder.a", "encoder.b"], every) == "all of encoder"
     assert optimizers.missing_words(["decoder.b.bias"], every) == "all biases"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        (([0.0], 0.0), ([0.0], 0.0), "learning_rate_zero"),
+        (([math.nan], 0.0), ([math.nan], 0.0), "learning_rate_zero"),
+        (([0.1], 0.1), ([0.1], 0.1), "learning_rate_ignored"),
+        (([], 0.1), ([], 0.1), "learning_rate_ignored"),
+    ],
+)
+def test_a_rate_without_effect_is_named(first, second, code):
+    assert code_of(optimizers.judge_rates, rates(*first), rates(*second), (0.2, 0.1)) == code
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (([0.2], 0.2), ([0.1], 0.1)),
+        (([0.2], 0.0), ([0.1], 0.0)),  # a warm-up begins at 0
+        (([], 0.2), ([], 0.1)),  # its rates are its own business
+        (([1.0], 0.2), ([1.0], 0.1)),
+    ],
+)
+def test_a_rate_may_be_kept_anywhere(first, second):
+    optimizers.judge_rates(rates(*first), rates(*second), (0.2, 0.1))
+
+
+def rates(named: list[float], move: float) -> dict[str, Any]:
+    return {"rates": named, "moved": {"a": 0.0, "b": move}}

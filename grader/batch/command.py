@@ -7,8 +7,8 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
-from dataclasses import asdict
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -18,9 +18,10 @@ from grader.batch.cluster import Cluster
 from grader.batch.fleet import Engine, Fleet
 from grader.batch.loop import Loop
 from grader.batch.progress import Shown
-from grader.batch.rows import Row, count, missing_row
+from grader.batch.rows import Row, Rows, count, missing_row
 from grader.batch.store import STATE, BatchError, Output, compact
 from grader.collect import (
+    Collected,
     CollectError,
     Collection,
     Roster,
@@ -48,7 +49,6 @@ def main(options: argparse.Namespace, engine_of: EngineOf | None = None) -> int:
         options: of the command line.
         engine_of: makes what grades; None = processes here, or the cluster that was named.
     """
-    make = engine_of or usual_engine
     try:
         lab = settings.load()
         roster = read_roster(_bytes(options.roster, "roster")) if options.roster else None
@@ -56,122 +56,107 @@ def main(options: argparse.Namespace, engine_of: EngineOf | None = None) -> int:
         if options.fill:
             _bytes(options.fill, "gradebook")
         collection = collect(options.source, lab, roster, options.pattern)
-        isolation = chosen_isolation(options.isolation)
-        shared = keys.inputs(lab, isolation.contained)
-        name = merge.name_of(options.shard) if options.shard else ""
-        with Output(options.out, name) as output:
+        shared = keys.inputs(lab, chosen_isolation(options.isolation).contained)
+        with Output(options.out, merge.name_of(options.shard) if options.shard else "") as output:
+            batch = Batch(options, engine_of or usual_engine, lab, shared, output, collection)
             try:
-                if options.shard:
-                    return shard(options, make, lab, shared, output, collection)
-                return whole(options, make, lab, shared, output, collection, roster, old)
+                return batch.shard() if options.shard else batch.whole(roster, old)
             except OSError as error:
                 raise output.unwritable(error) from None
+            except KeyboardInterrupt:
+                print("stopped; what was graded is kept: the same command goes on", file=sys.stderr)
+                return STOPPED
     except (BatchError, CollectError, RosterError, CsvError, GradebookError) as error:
         print(f"cannot grade the class: {error}", file=sys.stderr)
         return CANNOT_RUN
 
 
-def whole(
-    options: argparse.Namespace,
-    engine_of: EngineOf,
-    lab: Settings,
-    shared: keys.Inputs,
-    output: Output,
-    collection: Collection,
-    roster: Roster | None,
-    old: tuple[Row, list[Row]] | None,
-) -> int:
-    """Grade or merge the whole class, and write everything that is made of it."""
-    engine = None
-    if options.merge is not None:
-        shared = merge.recorded(output, options.merge, shared)
-    else:
-        engine = engine_of(options, lab, output)
-    rows = run(options, lab, shared, output, collection, engine)
-    stopped = rows is None
-    rows = [*(rows or []), *missing_rows(collection, roster, lab)]
-    if stopped:
-        print("stopped; what was graded is kept: the same command goes on", file=sys.stderr)
-        return STOPPED
-    write_class(output, rows, collection, shared, lab)
-    for line in uploads.write(output, rows, options.fill, options.column):
-        print(line)
-    if old is not None:
-        report_changes(output, compare.changes(old, shared, rows))
-    summarise(output, rows)
-    return exit_code(rows)
+@dataclass
+class Batch:
+    """One run of the command."""
 
+    options: argparse.Namespace
+    engine_of: EngineOf
+    lab: Settings
+    shared: keys.Inputs
+    output: Output
+    collection: Collection
 
-def shard(
-    options: argparse.Namespace,
-    engine_of: EngineOf,
-    lab: Settings,
-    shared: keys.Inputs,
-    output: Output,
-    collection: Collection,
-) -> int:
-    """Grade one share of the class into the store."""
-    share = merge.share(collection.submissions, options.shard)
-    merge.record(output, options.shard, shared)
-    engine = engine_of(options, lab, output)
-    part = Collection(share, collection.report)
-    rows = run(options, lab, shared, output, part, engine, views=False)
-    if rows is None:
-        return STOPPED
-    text = ", ".join(f"{n} {status}" for status, n in count(rows).items()) or "nothing to do"
-    print(f"shard {merge.name_of(options.shard)}: {text}; join the shards with --merge")
-    return exit_code(rows)
+    def whole(self, roster: Roster | None, old: tuple[Row, list[Row]] | None) -> int:
+        """Grade or merge the whole class, and write everything that is made of it.
 
+        Args:
+            roster: who should have handed in, if that is known.
+            old: inputs and rows to compare with.
+        """
+        options, output = self.options, self.output
+        if options.merge is not None:
+            self.shared = merge.recorded(output, options.merge, self.shared)
+        rows = self._run(self.collection.submissions, views=True)
+        absent = missing_rows(self.collection, roster, self.lab)
+        rows = Rows([*rows.packed, *map(compact, absent)])
+        self._write(rows)
+        for line in uploads.write(output, rows, options.fill, options.column):
+            print(line)
+        if old is not None:
+            report_changes(output, compare.changes(old, self.shared, rows))
+        text = ", ".join(f"{number} {status}" for status, number in count(rows).items())
+        print(f"{len(rows)} in the class: {text or 'none'}")
+        print(
+            f"gradebook: {output.folder / 'gradebook.csv'}   page: {output.folder / 'index.html'}"
+        )
+        return exit_code(rows)
 
-def run(
-    options: argparse.Namespace,
-    lab: Settings,
-    shared: keys.Inputs,
-    output: Output,
-    collection: Collection,
-    engine: Engine | None,
-    *,
-    views: bool = True,
-) -> list[Row] | None:
-    """Grade and return the rows, or None when Ctrl-C stopped it."""
-    shown = Shown(len(collection.submissions), quiet=options.quiet)
-    loop = Loop(lab, shared, output, engine, options.isolation, shown, views)
-    try:
-        if engine is None:
-            return list(loop.run(collection.submissions))
-        with closing(engine), shown:
-            return list(loop.run(collection.submissions))
-    except KeyboardInterrupt:
-        return None
-    finally:
-        if shown.seconds:
-            replace_file(output.folder / "timings.csv", shown.timings().encode())
+    def shard(self) -> int:
+        """Grade one share of the class into the store."""
+        shard = self.options.shard
+        merge.record(self.output, shard, self.shared)
+        rows = self._run(merge.share(self.collection.submissions, shard), views=False)
+        text = ", ".join(f"{n} {status}" for status, n in count(rows).items()) or "nothing to do"
+        print(f"shard {merge.name_of(shard)}: {text}; join the shards with --merge")
+        return exit_code(rows)
+
+    def _run(self, submissions: list[Collected], *, views: bool) -> Rows:
+        """Grade, or only look up where shards are merged, and return the rows."""
+        options, output = self.options, self.output
+        shown = Shown(len(submissions), quiet=options.quiet)
+        with ExitStack() as stack:
+            engine = None
+            if options.merge is None:
+                engine = stack.enter_context(closing(self.engine_of(options, self.lab, output)))
+            stack.enter_context(shown)
+            loop = Loop(self.lab, self.shared, output, engine, options.isolation, shown, views)
+            try:
+                return loop.run(submissions)
+            finally:
+                if shown.seconds:
+                    replace_file(output.folder / "timings.csv", shown.timings().encode())
+
+    def _write(self, rows: Rows) -> None:
+        """Write what is made of all rows."""
+        lines = self.collection.report.lines()
+        self.output.forget_others({one.key for one in self.collection.submissions})
+        head = compact({"inputs": vars(self.shared)})
+        files = {
+            STATE: b"".join([head, *rows.packed]),
+            "gradebook.csv": book.write(rows).encode("utf-8", "replace"),
+            "collection.txt": "\n".join([*lines, ""]).encode("utf-8", "replace"),
+            "index.html": page.render(rows, lines, self.lab).encode("utf-8", "replace"),
+        }
+        for name, data in files.items():
+            replace_file(self.output.folder / name, data)
 
 
 def usual_engine(options: argparse.Namespace, lab: Settings, output: Output) -> Engine:
     """Return what grades: processes here, or a cluster."""
+    # The salt is in this process: nobody of the same user may look into it.
+    sandbox.protect_memory()
     # A second line behind the limits of each check, for a referee that hangs.
     budget = 2 * (lab.limits.training_s + lab.limits.check_s)
     jobs = options.jobs or cores()
     if options.cluster:
         return Cluster(options.cluster, jobs, budget)
     return Fleet(jobs, budget, output.temporary)
-
-
-def write_class(
-    output: Output, rows: list[Row], collection: Collection, shared: keys.Inputs, lab: Settings
-) -> None:
-    """Write what is made of all rows."""
-    lines = collection.report.lines()
-    output.forget_others({one.key for one in collection.submissions})
-    files = {
-        STATE: b"".join(map(compact, [{"inputs": asdict(shared)}, *rows])),
-        "gradebook.csv": book.write(rows).encode("utf-8", "replace"),
-        "collection.txt": "\n".join([*lines, ""]).encode("utf-8", "replace"),
-        "index.html": page.render(rows, lines, lab).encode("utf-8", "replace"),
-    }
-    for name, data in files.items():
-        replace_file(output.folder / name, data)
 
 
 def report_changes(output: Output, changes: list[compare.Change]) -> None:
@@ -184,14 +169,7 @@ def report_changes(output: Output, changes: list[compare.Change]) -> None:
         print(f"  {name}: {old} to {new}, because of {cause}" + (f" ({where})" if where else ""))
 
 
-def summarise(output: Output, rows: list[Row]) -> None:
-    """Print how the class stands."""
-    text = ", ".join(f"{number} {status}" for status, number in count(rows).items())
-    print(f"{len(rows)} in the class: {text or 'none'}")
-    print(f"gradebook: {output.folder / 'gradebook.csv'}   page: {output.folder / 'index.html'}")
-
-
-def exit_code(rows: list[Row]) -> int:
+def exit_code(rows: Rows) -> int:
     """Return the exit code that belongs to the rows."""
     counts = count(rows)
     if counts.get("grader_error"):

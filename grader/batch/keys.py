@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Inputs:
     @property
     def key(self) -> str:
         """Return the key of the result."""
-        return _digest([FORMAT, asdict(self)])
+        return _digest([FORMAT, vars(self)])
 
 
 def inputs(lab: Settings, contained: bool) -> Inputs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,7 +14,7 @@ from grader.batch import view
 from grader.batch.fleet import Engine
 from grader.batch.keys import Inputs, causes
 from grader.batch.reader import read
-from grader.batch.rows import Row, no_verdict, row, verdict
+from grader.batch.rows import Row, Rows, no_verdict, row, verdict
 from grader.batch.store import STATE, Output, compact
 from grader.batch.task import graded, pack
 from grader.batch.view import Who
@@ -91,7 +91,7 @@ class Loop:
         self.waiting: dict[str, list[Waiting]] = {}
         self.old = previous(output.folder)
 
-    def run(self, submissions: Iterable[Collected]) -> Iterator[Row]:
+    def run(self, submissions: Iterable[Collected]) -> Rows:
         """Grade what has to be graded; return the rows in the order of the submissions' names.
 
         Raises:
@@ -101,11 +101,7 @@ class Loop:
             self._begin(one)
         while self.futures:
             self._finish()
-        return self.all_rows()
-
-    def all_rows(self) -> Iterator[Row]:
-        """Return the rows so far, in the order of the submissions' names."""
-        return (json.loads(self.rows[name]) for name in sorted(self.rows))
+        return Rows(self.rows[name] for name in sorted(self.rows))
 
     def _begin(self, one: Collected) -> None:
         found = read(one, self.lab, self.output.temporary / "submission")

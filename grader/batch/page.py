@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import jinja2
 
-from grader.batch.rows import STATUSES, action, count
+from grader.batch.rows import STATUSES, Rows, action, count
 from grader.report_html import TEMPLATES, WORDS
 from grader.settings import Settings
 from grader.witness import cut
@@ -42,7 +42,7 @@ class Bar(NamedTuple):
     note: str = ""
 
 
-def render(rows: Sequence[Mapping[str, Any]], collected: Sequence[str], lab: Settings) -> str:
+def render(rows: Rows, collected: Sequence[str], lab: Settings) -> str:
     """Return the page.
 
     Args:

@@ -70,7 +70,7 @@ class Shown:
     def pace(self) -> str:
         """Return throughput and time left, as far as they are known."""
         if not self.graded:
-            return f"{self.done} known already" if self.done else ""
+            return "none graded yet"
         taken = max(time.monotonic() - self.began, 1e-9)
         # What is known already took no time: only what was graded tells how fast it goes.
         left = (self.total - self.done) * taken / self.graded

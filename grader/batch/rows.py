@@ -5,7 +5,8 @@ A row is plain JSON. `verdict` is the part of it that the result alone decides; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from grader.batch.keys import Inputs
@@ -113,6 +114,22 @@ def student_row(student: Student) -> dict[str, Any]:
 def action(found: Mapping[str, Any]) -> str:
     """Return what is to be done about a row."""
     return FLAGGED if found["flags"] else STATUSES[found["status"]]
+
+
+class Rows:
+    """The rows of a class, kept as bytes: each is unpacked when it is looked at."""
+
+    def __init__(self, packed: Iterable[bytes]) -> None:
+        """Hold rows, each a line of JSON."""
+        self.packed = list(packed)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.packed)
+
+    def __iter__(self) -> Iterator[Row]:
+        """Yield the rows, as often as is asked."""
+        return map(json.loads, self.packed)
 
 
 def count(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:

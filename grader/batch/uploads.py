@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from grader.batch.rows import Row
+from grader.batch.rows import Row, Rows
 from grader.batch.store import Output
 from grader.files import replace_file
 from grader.gradebooks import (
@@ -62,7 +62,7 @@ def fill(data: bytes, rows: Iterable[Row], column: str | None) -> Filled:
         raise GradebookError(f"as Canvas it has no column Student; as Moodle: {error}") from None
 
 
-def write(output: Output, rows: list[Row], source: Path | None, column: str | None) -> list[str]:
+def write(output: Output, rows: Rows, source: Path | None, column: str | None) -> list[str]:
     """Write `upload/` and return what is to be said about it.
 
     Raises:

@@ -91,7 +91,7 @@ def listed(known: Catalogue) -> str:
 
 
 def write_docs(tree: dict[str, Any], measured: Path, docs: Path) -> None:
-    """Rewrite the page and, where the extra `bench` is installed, its pictures."""
+    """Rewrite the page and, where they can be drawn, its pictures."""
     docs.mkdir(exist_ok=True)
     said = rounds.draw(measured, docs)
     if said:

@@ -40,9 +40,10 @@ class Case:
     forms: list[Form]
     controls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
-    def calls(self) -> list[dict[str, Any]]:
-        """Return every call in order."""
-        return [f.call for f in self.forms] + [call for _, call in self.controls]
+    def calls(self, model: Model) -> list[dict[str, Any]]:
+        """Return every call in order; a sharp softmax may hide a control, so nobody asks it."""
+        controls = [] if model.sharpened else [call for _, call in self.controls]
+        return [f.call for f in self.forms] + controls
 
 
 def widen(ids: Ids) -> Ids:
@@ -119,9 +120,9 @@ def test_padding_changes_no_real_logit(
         cases.extend(drawn)
         questions: list[Question] = []
         for model in bench.models:
-            for mode in invariance.MODES:
+            for mode in invariance.modes_of(model):
                 questions += [
-                    forward(model.handle, *case.calls(), mode=mode, dtype=bench.dtype)
+                    forward(model.handle, *case.calls(model), mode=mode, dtype=bench.dtype)
                     for case in drawn
                 ]
             questions += overwritten(rng, bench, model, drawn)
@@ -141,7 +142,7 @@ def judge_bench(
     """Judge every model of a bench, in the order of asking."""
     for model in bench.models:
         plain = {}
-        for mode in invariance.MODES:
+        for mode in invariance.modes_of(model):
             for case in cases:
                 answer = next(answers)
                 plain[case.batch.padded] = answer
@@ -159,8 +160,14 @@ def overwritten(rng: Draws, bench: Bench, model: Model, cases: list[Case]) -> li
     arguments = {"model": model.handle, "row": PAD, "values": values}
     questions = [Question("overwrite_embedding_row", arguments)]
     return questions + [
-        forward(model.handle, case.forms[0].call, mode="train", dtype=bench.dtype) for case in cases
+        forward(model.handle, case.forms[0].call, mode=last_mode(model), dtype=bench.dtype)
+        for case in cases
     ]
+
+
+def last_mode(model: Model) -> str:
+    """Return the mode whose answers stand beside those with the padding's embedding overwritten."""
+    return invariance.modes_of(model)[-1]
 
 
 def judge(
@@ -187,15 +194,14 @@ def judge(
         losses = answer["losses"]
         if form.with_loss:
             padding.compare_losses(losses[0], losses[index], bench, witness, findings)
+    if model.sharpened:
+        return
     for index, (what, _) in enumerate(case.controls, len(case.forms)):
         moved = difference(bench, batch, case.forms[0], answer["outputs"][index], base)
         rows = moved[:2].max(axis=1)
-        if not model.sharpened:
-            seen["smallest_response"] = min(seen["smallest_response"], float(rows.min()))
-            if rows.min() < RESPONDS * bound / bench.tolerance:
-                padding.explain_silence(
-                    what, circumstances | {"moved": float(rows.min())}, findings
-                )
+        seen["smallest_response"] = min(seen["smallest_response"], float(rows.min()))
+        if rows.min() < RESPONDS * bound / bench.tolerance:
+            padding.explain_silence(what, circumstances | {"moved": float(rows.min())}, findings)
 
 
 def base_logits(bench: Bench, batch: Batch, value: Any) -> tuple[np.ndarray, float]:
@@ -230,7 +236,7 @@ def judge_overwritten(
     columns = np.arange(bench.config.vocab_size) != PAD if tied else slice(None)
     gap = np.abs(got - base)[:, :, columns].max(axis=-1)
     seen["largest_difference"] = max(seen["largest_difference"], float(gap.max()))
-    witness = bench.describe(model, "train", batch.padded) | {
+    witness = bench.describe(model, last_mode(model), batch.padded) | {
         "form": "embedding of PAD overwritten", "tolerance": bound}  # fmt: skip
     if gap.max() > bound:
         row, place = (int(i) for i in np.unravel_index(gap.argmax(), gap.shape))

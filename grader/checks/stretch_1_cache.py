@@ -10,7 +10,7 @@ import pytest
 from grader import stepwise
 from grader.compare import Suspect, fail, judge
 from grader.draws import Draws
-from grader.parameters import ProbeConfig, parameter_shapes
+from grader.parameters import ProbeConfig
 from grader.parts import built_on, must_raise, sure
 from grader.submission import Question, Submission, build, call, config, forward, handle, tensor
 
@@ -93,8 +93,6 @@ def test_attention_refuses_a_cache_that_does_not_fit(
     submission: Submission, rng: Draws
 ) -> dict[str, Any]:
     """MultiHeadAttention raises ValueError for a cache that does not go with the rest of a call."""
-    shape = ProbeConfig(d_model=6, num_heads=2, dropout=0.5)
-    weights = rng.child("weights").weights(parameter_shapes(shape, "multi_head_attention"))
     fields = {"d_model": 6, "num_heads": 2, "dropout": 0.5}
     x = rng.child("x").uniform((BATCH, 3, 6), -1.0, 1.0)
     wrong: dict[str, tuple[list[np.ndarray], dict[str, Any], str]] = {
@@ -103,10 +101,7 @@ def test_attention_refuses_a_cache_that_does_not_fit(
         "a query_offset that is not its length": ([x], {"query_offset": 1}, "eval"),
         "keys of a memory that it holds already": ([x, x], {}, "eval"),
     }
-    questions = [
-        build("module", "attention.MultiHeadAttention", config(**fields), weights=weights,
-              rope=False),
-    ]  # fmt: skip
+    questions = [build("module", "attention.MultiHeadAttention", config(**fields), rope=False)]
     for what, (args, options, mode) in wrong.items():
         given = {"args": args, "kwargs": {**options, "cache": handle(what)}}
         questions.append(call("cache.CacheSlot", save=what))
