@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.options import parse
-from grader import __main__ as command_line
-from grader import settings
+from grader import arguments, settings
 from grader.batch import command, keys
 from grader.batch.task import unpack, untimed
 from grader.batch.view import Who, texts
@@ -76,7 +75,7 @@ def write_class(folder: Path, number: int) -> None:
 def run(source: Path, out: Path, engine: StandIn) -> float:
     """Grade a class by the stand-in and return the seconds."""
     words = ["batch", str(source), "--out", str(out), "--quiet", "--isolation", "auto"]
-    options = command_line.parser().parse_args(words)
+    options = arguments.parser().parse_args(words)
     began = time.perf_counter()
     with contextlib.redirect_stdout(io.StringIO()):
         code = command.main(options, lambda *_: engine)

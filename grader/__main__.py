@@ -1,177 +1,52 @@
-"""The command line: `python -m grader <command>`; see `python -m grader --help`."""
+"""The command line: `python -m grader <command>`, and what becomes of it."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grader.arguments import parser
+
 if TYPE_CHECKING:
     from grader.settings import Settings
     from grader.workers import Workshop
 
-EPILOG = """\
-exit codes: 0 passed; 1 graded, not passed; 2 cannot be graded; 3 the grader failed.
-
-examples:
-  python -m grader grade starter
-  python -m grader grade submission.zip --out reports/anna
-  python -m grader check 2 --tree starter
-  python -m grader watch --tree starter
-"""
-BATCH_EPILOG = """\
-exit codes: 0 every submission was graded; 1 some need a person (ungradable, missing, not graded);
-2 the batch cannot run; 3 the grader failed on some: give the same command again.
-"""
-FORMATS = "gradescope, github, classroom, markdown, junit, nbgrader, prairielearn, autolab"
 PASSED, NOT_PASSED, CANNOT_GRADE, GRADER_FAILED = 0, 1, 2, 3
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser with every command."""
-    top = argparse.ArgumentParser(
-        prog="python -m grader",
-        description="Grade a transformer built in the lab: six parts, then four gates in order.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = top.add_subparsers(dest="command", required=True, metavar="command")
-    one = commands.add_parser("grade", help="grade one tree, folder, archive or notebook")
-    one.add_argument("path", type=Path, help="folder, .zip, .tar.gz or .ipynb with the tree")
-    one.add_argument("--out", type=Path, help="folder for results.json (reports/<name>)")
-    one.add_argument("--seed", type=int, help="replay a run; default: drawn from the submission")
-    one.add_argument("--keep-going", action="store_true", help="run every gate, even after a fail")
-    one.add_argument(
-        "--scale", action="store_true", help="then train the larger size, if all four gates passed"
-    )
-    one.add_argument(
-        "--format", type=_formats, action="extend", metavar="NAME[,NAME]", default=[],
-        help=f"json prints the result; written beside it: {FORMATS}",
-    )  # fmt: skip
-    _shared(one)
-    quick = commands.add_parser("check", help="a quick look at the parts, without the gates")
-    _student(quick)
-    quick.add_argument("--out", type=Path, help="folder for results.json; default: none is kept")
-    quick.add_argument("--seed", type=int, help=argparse.SUPPRESS)
-    _shared(quick)
-    live = commands.add_parser("watch", help="check again whenever a file of the tree is saved")
-    _student(live)
-    _isolation(live)
-    other = commands.add_parser("export", help="write a results.json in other platforms' formats")
-    other.add_argument("result", type=Path, metavar="RESULTS.json")
-    other.add_argument(
-        "--format", type=_formats, action="extend", metavar="NAME[,NAME]", required=True,
-        help=FORMATS,
-    )  # fmt: skip
-    other.add_argument("--out", type=Path, help="folder (that of RESULTS.json)")
-    known = _instructors(commands, "verify", "grade submissions whose verdict is known")
-    known.add_argument("names", nargs="*", metavar="NAME", help="names of cases; default: all")
-    known.add_argument("--kind", choices=["wrong", "right", "hostile"], help="only this kind")
-    known.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
-    known.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="part I of N")
-    known.add_argument("--out", type=Path, default=Path("reports/verify"), help="for verify.json")
-    known.add_argument("--write-docs", action="store_true", help="rewrite docs/corpus.md")
-    _isolation(known)
-    machine = _instructors(commands, "mutants", "small mistakes made by machine: which survive?")
-    machine.add_argument("files", nargs="*", metavar="FILE", help="task files such as masks")
-    machine.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth mutant")
-    machine.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
-    machine.add_argument("--out", type=Path, default=Path("reports/mutants"))
-    margins = _instructors(commands, "calibrate", "measure the margin of every threshold")
-    margins.add_argument("--seeds", type=int, default=50, help="seeds for the solution (50)")
-    margins.add_argument("--variants", type=int, default=2, help="seeds for each right case (2)")
-    margins.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
-    margins.add_argument("--out", type=Path, default=Path("reports/calibrate"))
-    margins.add_argument("--write-docs", action="store_true", help="rewrite docs/calibration.md")
-    _batch(_instructors(commands, "batch", "grade a class; resumes; writes the gradebook"))
-    handout = _instructors(commands, "release", "build what students get")
-    handout.add_argument("--out", type=Path, default=Path("dist"), help="folder (dist)")
-    books = commands.add_parser("notebooks", help="run the notebooks with a tree, as pages to read")
-    books.add_argument("names", nargs="*", metavar="NAME", help="numbers or names; default: all")
-    books.add_argument("--tree", type=Path, default=Path("starter"), help="the tree (starter)")
-    books.add_argument("--out", type=Path, default=Path("reports/notebooks"))
-    books.add_argument("--quiet", action="store_true", help="no progress bar")
-    commands.add_parser("doctor", help="what this machine offers: isolation, versions")
-    return top
-
-
-def _batch(command: argparse.ArgumentParser) -> None:
-    command.epilog = BATCH_EPILOG
-    command.formatter_class = argparse.RawDescriptionHelpFormatter
-    command.add_argument("source", type=Path, help="folder or .zip: what the platform handed out")
-    command.add_argument("--out", type=Path, required=True, help="folder for results; resumes")
-    command.add_argument("--roster", type=Path, metavar="CSV", help="who should have handed in")
-    command.add_argument("--jobs", type=_count, metavar="N", help="processes (cores)")
-    command.add_argument("--pattern", metavar="REGEX", help="another layout; has (?P<student_id>)")
-    command.add_argument("--compare", type=Path, metavar="OLD", help="list changed scores, and why")
-    command.add_argument("--fill", type=Path, metavar="CSV", help="a Canvas or Moodle export")
-    command.add_argument("--column", metavar="NAME", help="its assignment, where that is unclear")
-    command.add_argument("--shard", type=_shard, metavar="I/N", help="grade part I of N only")
-    command.add_argument(
-        "--merge", type=Path, nargs="*", metavar="DIR",
-        help="grade nothing: join shards that wrote into --out, or into these folders",
-    )  # fmt: skip
-    command.add_argument("--cluster", metavar="ADDRESS", help="a Dask scheduler, or local")
-    _shared(command)
-
-
-def _instructors(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, words: str
-) -> argparse.ArgumentParser:
-    """Add a command, unless this is a student's copy, which lacks its module."""
-    if importlib.util.find_spec(f"grader.{name}") is None:
-        return argparse.ArgumentParser()
-    return commands.add_parser(name, help=words)
-
-
-def _formats(text: str) -> list[str]:
-    """Read a comma list of what to print or export."""
-    names = [name.strip() for name in text.split(",")]
-    unknown = [n for n in names if n not in ("text", "json", *FORMATS.split(", "))]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"expected {FORMATS}, got {unknown[0]!r}")
-    return names
-
-
-def _shard(text: str) -> tuple[int, int]:
-    """Read "2/3" as (2, 3)."""
-    share, _, shares = text.partition("/")
-    if not (share.isdecimal() and shares.isdecimal() and 1 <= int(share) <= int(shares)):
-        raise argparse.ArgumentTypeError(f"expected I/N with 1 <= I <= N, got {text}")
-    return int(share), int(shares)
-
-
-def _count(text: str) -> int:
-    """Read a number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text}")
-    return int(text)
-
-
-def _shared(command: argparse.ArgumentParser) -> None:
-    _isolation(command)
-    command.add_argument("--quiet", action="store_true", help="print the verdict only")
-
-
-def _student(command: argparse.ArgumentParser) -> None:
-    command.add_argument("tasks", nargs="*", metavar="TASK", help="task ids such as 2 or 2.1")
-    command.add_argument("--tree", type=Path, help="the tree to check (starter, or solution)")
-
-
-def _isolation(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--isolation", default="auto", metavar="LEVEL",
-        help="auto (the strongest that works here), portable, landlock, uid or bwrap",
-    )  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     options = parser().parse_args(arguments)
+    try:
+        return run(options)
+    except Exception as error:
+        return failed(error)
+
+
+def failed(error: Exception) -> int:
+    """Say in two lines that the grader failed, and keep the traceback in a file."""
+    import tempfile
+    import traceback
+
+    said = f"{type(error).__name__}: {error}"
+    print(f"the grader failed, not the submission: {said}", file=sys.stderr)
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="grader-error-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            traceback.print_exception(error, file=file)
+        print(f"please report it with {file.name}", file=sys.stderr)
+    except OSError:
+        traceback.print_exception(error)
+    return GRADER_FAILED
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command of `options`."""
     if options.command == "doctor":
         from grader import doctor
 
@@ -261,6 +136,7 @@ def _graded(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> i
     )
     as_json = "json" in options.format
     console = Console(stderr=as_json, highlight=False)
+    refuse_unwritable(out)
     with engine.Referee(lab, workshop=workshop) as referee:
         with terminal.Progress(console, quiet=options.quiet or as_json) as progress:
             tree = referee.grade(request, progress)
@@ -271,6 +147,18 @@ def _graded(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> i
     else:
         console.print(terminal.verdict(tree, out))
     return exit_code(tree)
+
+
+def refuse_unwritable(out: Path) -> None:
+    """Raise IntakeError now rather than after the work where nothing can be written to `out`."""
+    from grader.intake import IntakeError
+
+    standing = out.absolute()
+    while not standing.exists():
+        standing = standing.parent
+    why = "is not a folder" if not standing.is_dir() else "cannot be written"
+    if why == "is not a folder" or not os.access(standing, os.W_OK | os.X_OK):
+        raise IntakeError(f"{standing} {why}: name another folder with --out, got {out}")
 
 
 def exit_code(tree: dict[str, object]) -> int:

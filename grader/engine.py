@@ -112,7 +112,11 @@ class Referee:
             expectations=self.expectations or expectations.Expectations(),
         )
         report = Report(self.settings, self.isolation, staged, request, seed, inspected.flags)
-        report.write(job.outcomes)
+        try:
+            report.write(job.outcomes)
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise intake.IntakeError(f"cannot write into {request.out}: {why}") from error
 
         def heard(event: dict[str, Any]) -> None:
             listen(event)

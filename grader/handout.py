@@ -26,9 +26,9 @@ NAME = "transformer-lab"
 PUBLIC_SALT = "public"
 # The students' commands, and what is started by its path; the handout holds what these import.
 STUDENTS = (
-    "__init__.py", "__main__.py", "doctor.py", "engine.py", "notebooks.py", "quick.py",
-    "report_html.py", "sandbox/probe.py", "setup_environment.py", "watch.py", "worker.py",
-    "zygote.py", "checks/*", "platforms/command.py", "probes*.py", "templates/report*",
+    "__init__.py", "__main__.py", "arguments.py", "doctor.py", "engine.py", "notebooks.py",
+    "quick.py", "report_html.py", "sandbox/probe.py", "setup_environment.py", "watch.py",
+    "worker.py", "zygote.py", "checks/*", "platforms/command.py", "probes*.py", "templates/report*",
 )  # fmt: skip
 # They know answers, wrong trees or the solution; the commands that need them are not offered.
 WITHHELD = ("batch", "calibrate", "handout", "mutants", "mutation", "oracle", "release", "verify")

@@ -38,11 +38,13 @@ PART_OF = {
 def blamed(findings: Findings, candidates: tuple[str, ...]) -> Outcome | None:
     """Return the first failed part check whose part is among `candidates`, in that order.
 
-    Given code that fails its own check comes last: where it does, it is the student's.
+    Given code that fails its own check comes last: where it does, it is the student's. Optional
+    tasks explain nothing, for they fail with what they are built on.
     """
+    known = [o for o in findings if o.stub and not o.stub.startswith("S") and o.diagnosis]
     for part in (*candidates, *GIVEN):
-        for outcome in findings:
-            if outcome.stub and outcome.diagnosis and outcome.diagnosis.part == part:
+        for outcome in known:
+            if outcome.diagnosis and outcome.diagnosis.part == part:
                 return outcome
     return None
 
@@ -178,9 +180,11 @@ def explain_leak(
         part = known.diagnosis.part
         advice = f"Task {known.stub} already shows it: {known.diagnosis.cause}"
     where = f"; it shows first in {mover}" if mover else ""
+    changed = witness["changed"]
+    tokens = f"token {changed}" if isinstance(changed, int) else changed
     text = (
         f"logits at position {witness['position']} moved by {witness['largest_difference']:.3g} "
-        f"(at most {bound:.1g} allowed) when token {witness['changed']} changed: {cause}{where}."
+        f"(at most {bound:.1g} allowed) when {tokens} changed: {cause}{where}."
     )
     evidence = witness | {"influence": matrix, "pattern": shape, "first_sublayer": mover}
     fail(code, part, text, advice, evidence)

@@ -157,9 +157,11 @@ def overlay_given(staged: Staged, original: Path) -> Staged:
     _write_all(staged.root, given)
     notes = list(staged.notes)
     if changed:
-        notes.append(f"given files that were changed are graded as given: {some(changed)}")
+        notes.append(
+            f"changes to given files were not used, the handout's own were graded: {some(changed)}"
+        )
     if absent:
-        notes.append(f"given files that did not come were added: {some(absent)}")
+        notes.append(f"given files that were missing were added: {some(absent)}")
     if hiding:
         notes.append(f"files that would hide a given file were left out: {some(hiding)}")
     return replace(staged, files=files | given, notes=notes, given=frozenset(given))
@@ -194,7 +196,7 @@ def _missing(files: dict[str, bytes], tasks: tuple[str, ...], names: list[str]) 
             continue
         renamed = [n for n in names if resembles(n, tasks) == task]
         close = difflib.get_close_matches(task, [n for n in names if n not in tasks], 1, 0.8)
-        sentence = f"{task} did not come"
+        sentence = f"{task} is missing"
         if renamed:
             sentence += f"; found {renamed[0]}: did the browser or a program rename it?"
         elif close:

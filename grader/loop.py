@@ -141,6 +141,20 @@ def read_whole(rows: Sequence[int], sizes: Sequence[int]) -> bool:
     return not left
 
 
+def judge_reading(answer: dict[str, Any], answers: Sequence[list[list[int]]], eos: int) -> None:
+    """Fail when the model reads what it is to answer, though teacher_forcing tells both apart."""
+    for read, own, rows in zip(answer["inputs"], answer["own_inputs"], answers, strict=False):
+        arrays = isinstance(read, np.ndarray) and isinstance(own, np.ndarray)
+        if not arrays or read.shape != own.shape or np.array_equal(read, own) or read.ndim != 2:
+            continue
+        if [r[: len(a) + 1] for r, a in zip(read.tolist(), rows, strict=False)] == [
+            [*a, eos] for a in rows
+        ]:
+            wrong("targets_read", "the model reads the targets, not the decoder inputs: it has "
+                  "only to copy.", "Look at which of the two goes into the model.",
+                  {"answer": rows[0], "read": read[0].tolist()})  # fmt: skip
+
+
 def judge_each_step(seen: Seen) -> None:
     """Fail on a step whose gradients are gone, or are those of an earlier batch."""
     for number, step in enumerate(seen.steps):

@@ -62,11 +62,11 @@ def missing_words(missing: list[str], every: list[str]) -> str:
     return f"{missing[0]} and others" if len(missing) > 1 else missing[0]
 
 
-def judge_rates(first: dict[str, Any], second: dict[str, Any], wanted: tuple[float, float]) -> None:
-    """Fail when nothing would be learned, or the recipe's learning rate changes nothing.
+def judge_rates(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    """Fail when nothing would be learned; tell whether the recipe's learning rate has an effect.
 
-    An optimiser may scale the rate, hide it, or name one that it does not use: how far it moves
-    the parameters decides where what it names does not.
+    An optimiser may scale the rate, hide it, name one that it does not use, or have its own: how
+    far it moves the parameters decides where what it names does not.
     """
     rates, others = first["rates"], second["rates"]
     named = bool(rates) and all(math.isfinite(rate) for rate in rates)
@@ -75,7 +75,4 @@ def judge_rates(first: dict[str, Any], second: dict[str, Any], wanted: tuple[flo
         wrong("learning_rate_zero", f"the learning rates are {rates} and a step moves nothing: "
               "nothing would be learned.", "Look at the learning rate that the optimiser gets.",
               {"rates": rates})  # fmt: skip
-    if (not named or rates == others) and first["moved"] == second["moved"]:
-        wrong("learning_rate_ignored", "the optimiser takes the same steps for recipes that say "
-              f"{wanted[0]:g} and {wanted[1]:g}.", "Read learning_rate from the recipe.",
-              {"rates": rates, "largest_move": moved})  # fmt: skip
+    return first["moved"] != second["moved"] or (named and rates != others)

@@ -94,12 +94,9 @@ def student_outcome(error: StudentError, place: Place) -> Outcome:
     if error.kind == "constructor_changed":
         return outcome(Status.FAILED, *constructor_changed(error, part), evidence)
     if error.kind == "missing_name":
-        cause = f"{error.message}."
-        advice = "Restore the name from the handout: the rest of the lab imports it."
         part = str(error.detail.get("file", part)).removesuffix(".py")
-        return outcome(
-            Status.FAILED, cause, Diagnosis("missing_name", part, cause, advice), evidence
-        )
+        diagnosis = missing_name(error.message.rsplit(" ", 1)[-1], part)
+        return outcome(Status.FAILED, diagnosis.cause, diagnosis)
     if error.kind == "no_handle":
         return outcome(Status.GRADER_ERROR, error.message)
     diagnosis = import_failed(error, part, own) if error.while_importing else raised(error, part)
@@ -129,6 +126,13 @@ def import_failed(error: StudentError, part: str, own: str | None) -> Diagnosis:
     cause = f"{part}.py cannot be imported: {where}: {error.type}: {message}"
     advice = f"Mend that line first: whatever uses {part}.py waits for it."
     return Diagnosis("import_failed", part, cause, advice)
+
+
+def missing_name(name: str, part: str) -> Diagnosis:
+    """Say which name a task file lacks."""
+    cause = f"{part}.py has no {name}."
+    advice = "Restore the name from the handout: the rest of the lab imports it."
+    return Diagnosis("missing_name", part, cause, advice)
 
 
 def circle_of(error: StudentError) -> list[dict[str, Any]]:

@@ -195,7 +195,7 @@ def built_on(part: str, findings: Findings, *stubs: str) -> Iterator[None]:
             )
             advice = f"Mend task {outcome.stub} first. {known.advice}"
             found = Diagnosis("follows_from_earlier_task", known.part, cause, advice)
-            raise CheckFailed(found, failure.evidence) from None
+            raise CheckFailed(found, failure.evidence | {"built_on": outcome.stub}) from None
         raise
 
 

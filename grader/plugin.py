@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import draws, expectations
+from grader import draws, expectations, tracing
 from grader.outcomes import (
     FILES,
     Place,
@@ -89,6 +89,10 @@ class Plugin:
         self.files = {stub.id: stub.file for stub in points.stubs}
         self.files |= {stub.id: stub.file for stub in points.stretch}
         self.files |= {code.id: code.file for code in points.given}
+        self.functions: dict[str, set[str]] = {}
+        for stub in points.stubs:
+            names = {name.split(".")[0] for name in stub.functions}
+            self.functions.setdefault(stub.file, set()).update(names)
         self.given = {code.id for code in checked_given(job.settings)}
         self.unanswered: list[str] = []
 
@@ -173,7 +177,8 @@ class Plugin:
                 continue
             task = task_of(earlier.stub)
             if earlier.status is Status.NOT_IMPLEMENTED:
-                text = f"waits for task {task} ({FILES[task]}), which is not implemented yet"
+                state = "missing" if FILES[task] in self.job.missing else "not implemented yet"
+                text = f"waits for task {task} ({FILES[task]}), which is {state}"
                 return Status.BLOCKED, text, None
             if FILES[task].removesuffix(".py") in self.job.breaches:
                 return Status.BLOCKED, f"waits for task {task}, which breaks the rules", None
@@ -200,15 +205,19 @@ class Plugin:
                 Status.FAILED, failure.diagnosis.cause, failure.diagnosis, failure.evidence
             )
         except StudentError as error:
-            return student_outcome(error, place)
+            return self._traced(student_outcome(error, place), place)
         except WorkerLost as lost:
             if lost.status in SLOW and place.stub:
                 self.unanswered.append(place.stub)
-            return lost_outcome(lost, place)
+            return self._traced(lost_outcome(lost, place), place)
         if not isinstance(evidence, dict):
             text = f"{item.name} returned {type(evidence).__name__}, not its evidence"
             return outcome(Status.GRADER_ERROR, text)
         return outcome(Status.PASSED, title(item), None, evidence)
+
+    def _traced(self, found: Outcome, place: Place) -> Outcome:
+        parts = [o for o in self.job.outcomes if (o.stub or "")[:1].isdigit()]
+        return tracing.traced(found, place, parts, self.job.missing, self.functions)
 
     def pytest_exception_interact(self, node: pytest.Item, call: pytest.CallInfo[None]) -> None:
         """Record what no check should do: raise something else."""

@@ -199,7 +199,7 @@ def spy_on_training(
 
     `supply` of the batches are given out, by an iterator that can be walked once. Returns the
     events, the losses as they came, what kind each of them is, the student's own loss of every
-    forward pass, and the mode that the model was left in.
+    forward pass, the student's own decoder inputs, and the mode that the model was left in.
     """
     spy = Spy(spied_model(kind, config).eval())
     loop = attribute("training")
@@ -218,6 +218,7 @@ def spy_on_training(
         "kinds": [kind_of(v) for v in losses] if isinstance(losses, (list, tuple)) else [],
         "own_losses": own_losses(spy, batches[:supply]),
         "inputs": [to_array(ids) for ids in spy.inputs],
+        "own_inputs": own_inputs(batches[:supply]),
         "left_training": spy.model.training,
     }
 
@@ -237,6 +238,17 @@ def own_losses(spy: Spy, batches: list[Any]) -> list[float]:
             found.append(float(loss))
         except Exception:  # the student's own functions are judged elsewhere
             found.append(math.nan)
+    return found
+
+
+def own_inputs(batches: list[Any]) -> list[Any]:
+    """Return the student's decoder inputs of every batch, None where there are none."""
+    found: list[Any] = []
+    for batch in batches:
+        try:
+            found.append(to_array(attribute("training.teacher_forcing")(batch.answers)[0]))
+        except Exception:  # judged elsewhere
+            found.append(None)
     return found
 
 

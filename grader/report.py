@@ -118,7 +118,7 @@ class Report:
             },
             "environment": environment(),
             "seed": self.seed,
-            "replay": replay(self.request.path, self.seed),
+            "replay": replay(self.request, self.seed),
         }
 
     def _part(self, task: str, outcomes: list[Outcome]) -> Entry:
@@ -196,9 +196,12 @@ def entry(
     )
 
 
-def replay(path: Path, seed: int) -> str:
+def replay(request: Request, seed: int) -> str:
     """Return the command that repeats a grading."""
-    return f"python -m grader grade {shlex.quote(str(path))} --seed {seed}"
+    words = ["python", "-m", "grader", "grade", str(request.path), "--seed", str(seed)]
+    words += ["--keep-going"] if request.keep_going else []
+    words += ["--scale"] if request.scale else []
+    return shlex.join(words)
 
 
 @cache

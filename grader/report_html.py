@@ -6,6 +6,7 @@ cut. Seed and replay line stay in `results.json`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +19,7 @@ from grader import witness
 from grader.checklist import speaker
 from grader.figures import Figure, figures
 from grader.files import replace_file
+from grader.problems import Place, Problem, place_of, problems, to_write
 from grader.witness import cut
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -106,9 +108,9 @@ def sentence(tree: Mapping[str, Any]) -> str:
         return "The run did not finish."
     if tree["passed"]:
         return "Every part and all four gates are passed."
-    todo = [p["task"] for p in tree["parts"] if p["status"] == "not_implemented"]
+    todo = to_write(tree)
     if todo:
-        return f"Still to write: task {', '.join(todo)}."
+        return todo
     if tree["gates_passed"]:
         return "All four gates are passed; a part is still wrong."
     first = next(e for e in tree["gates"] if e["status"] != "passed")
@@ -129,33 +131,38 @@ def summary_row(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def findings(tree: Mapping[str, Any]) -> list[Finding]:
-    """Return everything that is wrong, in order: one finding for each stub and gate."""
-    found = []
+    """Return everything that is wrong, in order: one finding for each cause."""
+    checks = []
+    others: Counter[Place] = Counter()
     for entry in [*tree["parts"], *tree["gates"], *tree["stretch"], *tree.get("scale", [])]:
         stubs = dict.fromkeys(check["stub"] for check in entry["checks"])
         for stub in stubs:
             own = [c for c in entry["checks"] if c["stub"] == stub]
             check = speaker(own)
             if check["diagnosis"]:
-                bad = sum(c["status"] not in ("passed", "blocked") for c in own)
-                found.append(finding(entry, stub, check, bad - 1))
-    return found
+                place = place_of(entry, check)
+                checks.append((place, check))
+                others[place] = sum(c["status"] not in ("passed", "blocked") for c in own) - 1
+    return [
+        finding(one, others[one.places[0]] if len(one.places) == 1 else 0)
+        for one in problems(checks)
+    ]
 
 
-def finding(
-    entry: Mapping[str, Any], stub: str | None, check: Mapping[str, Any], also: int
-) -> Finding:
-    """Return what a failed check says."""
-    diagnosis, evidence = check["diagnosis"], check["evidence"]
-    place = f"Task {stub}" if stub else f"Gate: {title(entry['name']).lower()}"
+def finding(problem: Problem, also: int) -> Finding:
+    """Return what a failed check says; of what only follows from another it is one sentence."""
+    evidence = problem.check["evidence"]
+    if evidence.get("built_on"):
+        evidence = {}
     pictured = {"source", "expected", "got"} if "source" in evidence else set()
     rows = witness.rows({k: v for k, v in evidence.items() if k not in pictured})
     raised = witness.place_of_error(evidence)
     if raised:
         rows.append(("raised in", f"{raised[0]}, line {raised[1]}"))
+    where = cut(problem.where.replace("_", " "), 200)
     return Finding(
-        f"{place}, look at {cut(diagnosis['part'], 40)}.py", WORDS[check["status"]],
-        cut(diagnosis["cause"], 900), cut(diagnosis["advice"], 900),
+        f"{where[:1].upper()}{where[1:]}: look at {cut(problem.file, 40)}",
+        WORDS[problem.check["status"]], cut(problem.cause, 900), cut(problem.advice, 900),
         [(cut(label, 60), text) for label, text in rows[:16]], figures(evidence), max(also, 0),
     )  # fmt: skip
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+
+from grader.files import replace_file
 
 SCHEMA = 1
 SIGNIFICANT_DIGITS = 3
@@ -154,15 +154,4 @@ def clean_text(text: str) -> str:
 def write_json(path: Path, tree: Any) -> None:
     """Write `tree` so that a reader sees the old file or the new one, never half of one."""
     text = json.dumps(tree, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    replace_file(path, text.encode())

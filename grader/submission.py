@@ -53,6 +53,7 @@ FORMS: dict[str, dict[str, type | tuple[type, type]]] = {
         "kinds": (list, str),
         "own_losses": (list, float),
         "inputs": list,
+        "own_inputs": list,
         "left_training": bool,
     },
 }

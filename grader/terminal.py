@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from grader.problems import place_of, problems, to_write
 from grader.result import clean_text
 
 MARKS = {
@@ -182,8 +182,9 @@ def verdict(tree: Mapping[str, Any], folder: Path) -> Group:
                 style="yellow",
             )
         )
-    files = f"report: {folder / 'report.html'}   all figures: {folder / 'results.json'}"
-    rows += [Text(), _sentence(tree), Text(files, style="dim", overflow="fold")]
+    rows += [Text(), _sentence(tree)]
+    for what, file in (("report", "report.html"), ("all figures", "results.json")):
+        rows.append(Text(f"{what}: {folder / file}", style="dim", overflow="fold"))
     return Group(*rows)
 
 
@@ -198,7 +199,9 @@ def _table(title: str, entries: list[dict[str, Any]], said: dict[str, str]) -> G
     for number, item in enumerate(entries, 1):
         word, style = MARKS[item["status"]]
         summary = clean_text(item["summary"]).split("\n")[0]
-        if item["status"] in ("failed", "error"):
+        if item["evidence"].get("built_on"):
+            summary = f"builds on task {item['evidence']['built_on']}, which does not pass"
+        elif item["status"] in ("failed", "error"):
             first = said.setdefault(summary, item["name"])
             summary = summary if first == item["name"] else f"as {first}"
         table.add_row(
@@ -213,34 +216,13 @@ def _table(title: str, entries: list[dict[str, Any]], said: dict[str, str]) -> G
 
 def _problems(tree: Mapping[str, Any]) -> list[Any]:
     """Return each cause once, with all the places that showed it, and what to look at."""
-    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for item in [*tree["parts"], *tree.get("given", []), *tree["gates"], *tree.get("scale", [])]:
-        for check in item["checks"]:
-            diagnosis = check["diagnosis"]
-            if diagnosis is None:
-                continue
-            stub = str(check["stub"] or "")
-            kind = "given code" if stub.startswith("G") else "task" if stub else "gate"
-            advice = f"look at {diagnosis['part']}.py: {clean_text(diagnosis['advice'])}"
-            places = found.setdefault((clean_text(diagnosis["cause"]), advice), [])
-            place = (kind, stub or item["name"])
-            if place not in places:
-                places.append(place)
+    entries = [*tree["parts"], *tree.get("given", []), *tree["gates"], *tree.get("scale", [])]
+    checks = [(place_of(e, c), c) for e in entries for c in e["checks"] if c["diagnosis"]]
     rows: list[Any] = []
-    for (cause, advice), places in found.items():
-        rows.append(Text(f"{_listed(places)}: {cause}", style="red"))
-        rows.append(Padding(Text(advice), (0, 0, 1, 4)))
+    for problem in problems(checks):
+        rows.append(Text(f"{problem.where}: {problem.cause}", style="red"))
+        rows.append(Padding(Text(f"look at {problem.file}: {problem.advice}"), (0, 0, 1, 4)))
     return rows
-
-
-def _listed(places: list[tuple[str, str]]) -> str:
-    """Return such as "tasks 4.1, 4.2, gate padding_invariance"."""
-    words = []
-    for kind, group in itertools.groupby(places, lambda place: place[0]):
-        names = [name for _, name in group]
-        plural = "s" if len(names) > 1 and kind != "given code" else ""
-        words.append(f"{kind}{plural} {', '.join(names)}")
-    return ", ".join(words)
 
 
 def _sentence(tree: Mapping[str, Any]) -> Text:
@@ -252,9 +234,9 @@ def _sentence(tree: Mapping[str, Any]) -> Text:
     score = f"{tree['score']} of {tree['max_score']} points"
     if tree["passed"]:
         return Text(f"Passed with {score}: every part and all four gates.", style="bold green")
-    todo = [p["task"] for p in tree["parts"] if p["status"] == "not_implemented"]
+    todo = to_write(tree)
     if todo:
-        return Text(f"{score}. Still to write: task {', '.join(todo)}.", style="bold")
+        return Text(f"{score}. {todo}", style="bold")
     if tree["gates_passed"]:
         return Text(f"{score}. All four gates passed; a part is still wrong.", style="bold")
     return Text(f"{score}. Not passed yet.", style="bold")

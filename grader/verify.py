@@ -277,7 +277,7 @@ def show(results: list[Result], console: Console) -> None:
         for problem in result.problems:
             line = f"mismatch {result.kind}/{result.name}: {problem}"
             console.print(Text(line, style="red"), soft_wrap=True)
-    table = Table(box=None)
+    table = Table(box=None, padding=(0, 1, 0, 0))
     for heading in HEADINGS:
         table.add_column(heading, no_wrap=True)
     for row in rows(results):

@@ -71,10 +71,12 @@ class Worker:
         self.posted: deque[Ticket] = deque()
         self.kept: dict[int, list[dict[str, Any]]] = {}
         self.layers: dict[str, str] = {}
+        self.hurried = False
         self.heed: Callable[[], None] = lambda: None
 
     def hurry(self) -> None:
         """Wait a tenth as long for every answer, though never less than a second."""
+        self.hurried = True
         seconds = min(self.limits.question_s, max(1.0, self.limits.question_s / 10))
         self.limits = replace(self.limits, question_s=seconds)
 
@@ -184,7 +186,8 @@ class Worker:
         except frames.ProtocolError as error:
             raise self._lost("protocol", str(error)) from None
         except frames.DeadlinePassed:
-            raise self._lost("timeout", f"no answer within {seconds:g} s") from None
+            why = ", for earlier questions got none either" if self.hurried else ""
+            raise self._lost("timeout", f"no answer within {seconds:g} s{why}") from None
         except frames.Closed:
             raise self._closed() from None
 

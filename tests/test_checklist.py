@@ -151,7 +151,7 @@ def test_check_keeps_the_result_where_it_is_asked_to(tmp_path):
     done = checked("1.2", "--tree", "solution", "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "results.json").exists()
-    assert "public checks: 6 of 6 passed" in done.stdout
+    assert "public checks: 7 of 7 passed" in done.stdout
 
 
 def test_check_refuses_a_task_that_does_not_exist():

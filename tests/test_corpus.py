@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grader import corpus, patching, settings
+from grader import corpus, mutation, patching, settings
 from grader.containment import Traps
 from grader.corpus import Case, Catch, CorpusError, Wrong
 from grader.verdicts import (
@@ -439,3 +439,9 @@ def test_verify_refuses_what_it_cannot_do(arguments: list[str], message: str) ->
     done = verify(*arguments)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+@pytest.mark.slow
+def test_every_equivalent_is_a_mutant_of_the_solution() -> None:
+    made = {f"{m.file} {m.key}" for m in mutation.all_mutants(list(mutation.TASK_FILES))}
+    assert set(mutation.equivalents()) - made == set()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from platform_cases import mixed, tree
 
-from grader.__main__ import FORMATS, main
+from grader.__main__ import main
+from grader.arguments import FORMATS
 from grader.platforms import EXPORTERS, ExportError, export
 
 

@@ -159,14 +159,14 @@ def test_missing_file_names_what_was_found_instead(
 ) -> None:
     files = {n: t for n, t in TREE.items() if n != "transformer/attention.py"}
     staged = stage(lay(tmp_path / "x", files | {f"transformer/{name}": ""}))
-    sentence = f"attention.py did not come; found {name}: {found}"
+    sentence = f"attention.py is missing; found {name}: {found}"
     assert {n: s for n, s in staged.missing.items() if n in TASKS} == {"attention.py": sentence}
 
 
 def test_missing_file_without_a_likeness_is_named_alone(stage: Stage, tmp_path: Path) -> None:
     staged = stage(lay(tmp_path / "x", {"transformer/masks.py": "", "transformer/config.py": ""}))
     assert sorted(staged.missing) == sorted({*TASKS, *STRETCH} - {"masks.py"})
-    assert staged.missing["decoder.py"] == "decoder.py did not come"
+    assert staged.missing["decoder.py"] == "decoder.py is missing"
 
 
 def test_utf16_is_noted(stage: Stage, tmp_path: Path) -> None:
@@ -221,8 +221,8 @@ def test_given_files_are_replaced_and_real_changes_noted(stage: Stage, tmp_path:
     before = stage(lay(tmp_path / "x", mine))
     after = intake.overlay_given(before, original)
     assert after.notes == [
-        "given files that were changed are graded as given: transformer/norms.py",
-        "given files that did not come were added: transformer/__init__.py, "
+        "changes to given files were not used, the handout's own were graded: transformer/norms.py",
+        "given files that were missing were added: transformer/__init__.py, "
         "transformer/convert.py, transformer/data.py",
         "files that would hide a given file were left out: transformer/norms/__init__.py",
     ]

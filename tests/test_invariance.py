@@ -27,7 +27,7 @@ def test_every_draw_is_asked_and_the_later_ones_in_either_mode():
 
 
 def test_prefixes_are_asked_once_of_ordinary_and_once_of_sharpened_weights():
-    batch = invariance.draw_batch(Draws(1), BENCH, padded=False)
+    batch = invariance.draw_batch(Draws(1, "test"), BENCH, padded=False)
     asked_in = {
         (sharpened, mode): len(independence.prefixes(batch, Model("m", 0, sharpened), mode))
         for sharpened in (False, True)

@@ -170,12 +170,16 @@ def test_missing_halves_are_called_by_their_name():
     [
         (([0.0], 0.0), ([0.0], 0.0), "learning_rate_zero"),
         (([math.nan], 0.0), ([math.nan], 0.0), "learning_rate_zero"),
-        (([0.1], 0.1), ([0.1], 0.1), "learning_rate_ignored"),
-        (([], 0.1), ([], 0.1), "learning_rate_ignored"),
+        (([], 0.0), ([], 0.0), "learning_rate_zero"),
     ],
 )
-def test_a_rate_without_effect_is_named(first, second, code):
-    assert code_of(optimizers.judge_rates, rates(*first), rates(*second), (0.2, 0.1)) == code
+def test_a_rate_that_moves_nothing_is_named(first, second, code):
+    assert code_of(optimizers.judge_rates, rates(*first), rates(*second)) == code
+
+
+@pytest.mark.parametrize("named", [[0.1], []])
+def test_a_rate_of_its_own_is_accepted_and_noted(named):
+    assert optimizers.judge_rates(rates(named, 0.1), rates(named, 0.1)) is False
 
 
 @pytest.mark.parametrize(
@@ -188,8 +192,26 @@ def test_a_rate_without_effect_is_named(first, second, code):
     ],
 )
 def test_a_rate_may_be_kept_anywhere(first, second):
-    optimizers.judge_rates(rates(*first), rates(*second), (0.2, 0.1))
+    assert optimizers.judge_rates(rates(*first), rates(*second)) is True
 
 
 def rates(named: list[float], move: float) -> dict[str, Any]:
     return {"rates": named, "moved": {"a": 0.0, "b": move}}
+
+
+@pytest.mark.parametrize(
+    ("read", "own", "named"),
+    [
+        ([[5, 7, 2], [6, 2, 0]], [[1, 5, 7], [1, 6, 0]], True),
+        ([[1, 5, 7], [1, 6, 0]], [[1, 5, 7], [1, 6, 0]], False),
+        ([[5, 7, 2], [6, 2, 0]], [[5, 7, 2], [6, 2, 0]], False),  # the fault of task 6.1
+        ([[5, 7, 2]], [[1, 5, 7], [1, 6, 0]], False),
+    ],
+)
+def test_targets_in_place_of_inputs_are_named(read, own, named):
+    answer = {"inputs": [np.array(read), None], "own_inputs": [np.array(own), None]}
+    judged = (loop.judge_reading, answer, [[[5, 7], [6]], [[8]]], 2)
+    if named:
+        assert code_of(*judged) == "targets_read"
+    else:
+        loop.judge_reading(*judged[1:])

@@ -99,7 +99,7 @@ def test_each_save_gets_its_verdict(watched):
 def test_syntax_error_and_deleted_file_are_survived(watched):
     assert "SyntaxError" in watched.save("def broken(:\n")
     watched.masks.unlink()
-    assert "did not come" in watched.until(VERDICT)
+    assert "masks.py is missing" in watched.until(VERDICT)
     assert "1.1 done" in watched.save(watched.text)
 
 

@@ -23,7 +23,7 @@ CLASSES = {
 BUILT_ON = ("1.1", "1.2", "1.3", "2.1", "2.2", "2.3", "3.1", "4.1", "4.2", "5.1", "5.2", "5.3")
 WIRES = "Look at how ids, positions, masks and stacks are joined."
 SIZES = ProbeConfig(vocab_size=11, d_model=12, num_heads=2, num_layers=2, d_ff=14, max_len=20,
-                    t5_buckets=8, t5_max_distance=16)  # fmt: skip
+                    ffn="relu", t5_buckets=8, t5_max_distance=16)  # fmt: skip
 SOURCE_LENGTHS, TARGET_LENGTHS = (5, 3, 4), (4, 6, 2)
 
 

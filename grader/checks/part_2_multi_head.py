@@ -151,8 +151,8 @@ def test_multi_head_attention_refuses_impossible_calls(
         "a row whose keys are all padding": ("ValueError", {"query": query, "key_valid": ONE_ROW}),
         "a padding mask of floats": (
             "TypeError", {"query": query, "key_valid": EVERY_ROW.astype(float)}),
-        "padded keys of another length": (
-            "ValueError", {"query": query, "key_valid": EVERY_ROW[:, 1:]}),
+        "padded keys of another batch": (
+            "ValueError", {"query": query, "key_valid": EVERY_ROW[:1]}),
         "padded queries of another length": (
             "ValueError", {"query": query, "query_valid": EVERY_ROW[:, 1:]}),
         "a query of another width": ("ValueError", {"query": query[..., 1:]}),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from grader import loop, optimizers
-from grader.draws import Draws
+from grader.draws import EOS, Draws
 from grader.invariance import CLASSES
 from grader.parameters import ProbeConfig
 from grader.settings import Settings
@@ -54,11 +54,13 @@ def test_make_optimizer_holds_every_parameter_once(
     except StudentError as error:
         optimizers.explain_error(error)
         raise
+    follows = True
     for (kind, config), first, second in zip(configs, answers[::2], answers[1::2], strict=True):
         what = f"the {kind} model" + (" with a tied output" if config.tied else "")
         optimizers.judge_coverage(what, first)
-        optimizers.judge_rates(first, second, RATES)
-    return {"models": len(configs), "parameters": len(answers[0]["times"])}
+        follows = optimizers.judge_rates(first, second) and follows
+    parameters = len(answers[0]["times"])
+    return {"models": len(configs), "parameters": parameters, "recipe_rate_used": follows}
 
 
 @pytest.mark.part("6.4")
@@ -74,6 +76,8 @@ def test_train_takes_one_right_step_per_batch(
     free, clipped = (loop.read(answer, BATCH_SIZES) for answer in answers)
     for seen in (free, clipped):
         loop.judge_order(seen)
+    for kind, answer in zip(CLASSES, answers, strict=True):
+        loop.judge_reading(answer, [b["$batch"]["answers"] for b in batches[kind]], EOS)
     loop.judge_gradients(free)
     loop.judge_clipping(clipped, TINY)
     for seen in (free, clipped):
