@@ -121,14 +121,15 @@ def ask(submission: Submission, *questions: Question) -> tuple[list[Any], float]
     answers = submission.attempt(*questions)
     if not any(isinstance(a, StudentError) and _about_precision(a) for a in answers):
         return answers, TOLERANCE
-    return submission.attempt(*map(_in_float32, questions)), TOLERANCE_FLOAT32
+    return submission.attempt(*map(in_float32, questions)), TOLERANCE_FLOAT32
 
 
 def _about_precision(error: StudentError) -> bool:
     return error.kind == "raised" and any(word in error.message for word in DTYPE_WORDS)
 
 
-def _in_float32(question: Question) -> Question:
+def in_float32(question: Question) -> Question:
+    """Return the question with float32 in place of float64."""
     if question.probe not in ("call", "build", "forward"):
         return question
     return Question(question.probe, _cast(question.arguments) | {"dtype": "float32"})

@@ -87,14 +87,21 @@ def decode(session: Session, value: Any) -> Any:
     return {k: decode(session, v) for k, v in value.items()}
 
 
-def encode(value: Any) -> Any:
-    """Turn whatever the student's code returned into plain values and arrays."""
+def encode(value: Any, ours: bool = True) -> Any:
+    """Turn an answer into plain values and arrays.
+
+    Args:
+        value: The answer, or a part of it.
+        ours: False for what the student's code returned, where an array is no tensor.
+    """
     if isinstance(value, Tensor):
         return to_array(value)
+    if isinstance(value, np.ndarray) and not ours:
+        return {"$object": "NumPy array"}
     if isinstance(value, dict):
-        return {str(k): encode(v) for k, v in value.items()}
+        return {str(k): encode(v, ours) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [encode(v) for v in value]
+        return [encode(v, ours) for v in value]
     if value is None or isinstance(value, (bool, int, float, str, np.ndarray)):
         return value
     return {"$object": type(value).__name__[:100]}
@@ -172,7 +179,7 @@ def call(
         value = function(*args, **kwargs)
     if save is not None:
         session.handles[save] = value
-    return {"value": value if give else None, "inputs_changed": changed()}
+    return {"value": encode(value, ours=False) if give else None, "inputs_changed": changed()}
 
 
 def watch(args: list[Any], kwargs: dict[str, Any]) -> Callable[[], list[str]]:

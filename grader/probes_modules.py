@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grader.probes import Refused, Session, attribute, default_dtype, probe, watch
+from grader.probes import Refused, Session, attribute, default_dtype, encode, probe, watch
 
 
 @probe
@@ -93,7 +93,7 @@ def forward(
                 losses.append(loss(logits_in(outputs[-1]), one["targets"], pad_id=0))
     kept = module.training == (mode == "train")
     return {
-        "outputs": outputs,
+        "outputs": [encode(output, ours=False) for output in outputs],
         "records": records,
         "losses": losses,
         "inputs_changed": touched,

@@ -128,7 +128,7 @@ def _localise(
     if isinstance(first, StudentError) or isinstance(second, StudentError):
         return
     answers = [real(a["outputs"][0], case.valid) for a in (first, second)]
-    if not agrees(answers[0], answers[1], tolerance):
+    if not agrees(*map(np.nan_to_num, answers), tolerance):
         fail(
             "not_deterministic",
             trial.part,

@@ -157,7 +157,7 @@ def test_constraints_pin_what_is_required_for_every_python_from_3_11_0() -> None
         assert wanted.specifier.contains(versions[name], prereleases=True), str(wanted)
         if name not in seen:
             seen.add(name)
-            oldest = metadata.metadata(name)["Requires-Python"] or ""
+            oldest = str(metadata.metadata(name).json.get("requires_python") or "")
             assert SpecifierSet(oldest).contains("3.11.0"), f"{name} {versions[name]}: {oldest}"
             todo += metadata.requires(name) or []
     assert seen <= set(versions)

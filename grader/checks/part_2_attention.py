@@ -12,7 +12,7 @@ from grader import causes
 from grader.compare import Suspect, fail, judge
 from grader.draws import Draws
 from grader.expectations import Ask, Expected
-from grader.parts import Causes, ask, chosen, must_raise, returned, without
+from grader.parts import Causes, ask, chosen, in_float32, must_raise, returned, without
 from grader.result import CheckFailed
 from grader.submission import Question, Submission, call, handle, tensor
 
@@ -79,7 +79,8 @@ def test_attention_averages_values_by_softmax_of_scaled_scores(
         ("with inputs ten times as large", draw(rng.child("large"), 10.0) | {"mask": mask}, {}),
         ("with large scores at hidden keys", extreme(rng.child("extreme")), {}),
     ]  # fmt: skip
-    answers, tolerance = ask(submission, *[call(FUNCTION, **inputs) for _, inputs, _ in cases])
+    questions = [call(FUNCTION, **inputs) for _, inputs, _ in cases]
+    (*answers, single), tolerance = ask(submission, *questions, in_float32(questions[0]))
     largest = 0.0
     for (name, inputs, slips), answer in zip(cases, answers, strict=True):
         what = f"attention {name}"
@@ -96,7 +97,19 @@ def test_attention_averages_values_by_softmax_of_scaled_scores(
                          advice="The weights are right: look at what they average.",
                          suspects=(), tolerance=tolerance)  # fmt: skip
         largest = max(largest, evidence["largest_difference"])
+    keeps_precision(single, want)
     return {"largest_difference": largest, "tolerance": tolerance, "calls": len(cases)}
+
+
+def keeps_precision(answer: Any, want: Expected) -> None:
+    """Fail when float32 inputs come back as another type, which the model's layers would refuse."""
+    what = "attention with float32 inputs"
+    pair = unpack(returned(answer, what, "attention"), want, what)
+    for name, value in zip(("context", "weights"), pair, strict=True):
+        if value.dtype != np.float32:
+            fail("precision_changed", "attention", f"{what}: the {name} is {value.dtype}, expected "
+                 "float32.", "Look for a type that is set by hand: compute in the type of the "
+                 "inputs, or go back to it.", {"dtype": str(value.dtype)})  # fmt: skip
 
 
 def unpack(value: Any, want: Expected, what: str) -> tuple[np.ndarray, np.ndarray]:

@@ -224,8 +224,9 @@ def token_validity(ids: Tensor, valid: Tensor | None, pad_id: int | None) -> Ten
         )
     if valid is None:
         return padding_mask(ids, pad_id)
-    if valid.dtype != torch.bool:
-        raise TypeError(f"validity must be bool (True = real token), got {valid.dtype}")
+    if not isinstance(valid, Tensor) or valid.dtype != torch.bool:
+        found = valid.dtype if isinstance(valid, Tensor) else type(valid).__name__
+        raise TypeError(f"validity must be a bool tensor (True = real token), got {found}")
     if valid.shape != ids.shape:
         raise ValueError(
             f"validity must have the shape of the ids {tuple(ids.shape)}, got {tuple(valid.shape)}"
