@@ -85,7 +85,8 @@ def run(options: argparse.Namespace) -> int:
             return grade_class(options)
         return _grade(options)
     except (IntakeError, IsolationUnavailable, SettingsError) as error:
-        print(f"cannot grade: {error}", file=sys.stderr)
+        verb = "check" if options.command in ("check", "watch") else "grade"
+        print(f"cannot {verb}: {error}", file=sys.stderr)
         return CANNOT_GRADE
     except KeyboardInterrupt:
         if options.command != "watch":

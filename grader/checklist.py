@@ -48,6 +48,12 @@ class Row:
         """Tell whether it is a stretch task."""
         return self.stub.id.startswith("S")
 
+    @property
+    def unfinished(self) -> bool:
+        """Tell whether some of it works and some is not written."""
+        some = any(check["status"] == "passed" for check in self.checks)
+        return bool(self.speaks["status"] == "not_implemented" and some)
+
 
 def rows(
     checks: Iterable[Check], stubs: Sequence[Stub | StretchStub], *, begun_only: bool = True
@@ -108,6 +114,8 @@ def render(found: Sequence[Row], path: Path, *, complete: bool) -> Group:
 
 def _lines(row: Row) -> list[RenderableType]:
     word, style = WORDS.get(row.speaks["status"], WRONG)
+    if row.unfinished:
+        word = "unfinished"
     grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     grid.add_column(width=4)
     grid.add_column(width=11)
@@ -145,9 +153,11 @@ def next_step(found: Sequence[Row], path: Path, *, complete: bool) -> str:
             return "all parts are done; `make grade` opens the four gates"
         return "done here; `make check` looks at every task"
     row = next((r for r in todo if r.speaks["status"] != "blocked"), todo[0])
-    verb = "write" if row.speaks["status"] == "not_implemented" else "mend"
     source = find(path, row.stub.file)
     function = _function(row, source)
+    verb = "write" if row.speaks["status"] == "not_implemented" else "mend"
+    if row.unfinished or verb == "write" and _is_begun(functions(source).get(function)):
+        verb = "finish"
     line = _line(row, function, source)
     where = row.stub.file if source is None else str(source)
     spot = f", line {line}" if line else ""
@@ -202,6 +212,12 @@ def functions(source: Path | None) -> dict[str, ast.FunctionDef]:
             methods = (n for n in node.body if isinstance(n, ast.FunctionDef))
             found |= {f"{node.name}.{method.name}": method for method in methods}
     return found
+
+
+def _is_begun(node: ast.FunctionDef | None) -> bool:
+    """Tell whether a function holds more than its docstring and one `raise`."""
+    body = node.body if node else []
+    return len(body) - (ast.get_docstring(node) is not None if node else 0) > 1
 
 
 def _is_stub(node: ast.FunctionDef) -> bool:

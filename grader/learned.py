@@ -21,6 +21,10 @@ LEARNED_NOTHING = 0.75
 NO_CAUSE = "learned_in_part"
 # A hundredth of the recipe's learning rate moves weights by a tenth of their size.
 STILL = 1e-3
+OPTIMIZER_ADVICE = (
+    "Compare the optimiser with the docstring of make_optimizer (task 6.3): kind, learning rate, "
+    "betas, weight decay."
+)
 Cause = tuple[str, str, str, str]  # code, part, cause, advice
 
 
@@ -46,7 +50,8 @@ def explain(
     fail(code, part, f"{text}{cause}.", advice, evidence | witness | {
         "ended": signs.ended, "right_but_for_the_end": signs.content,
         "teacher_forced_tokens": signs.forced, "accuracy_by_length": signs.by_length,
-        "token_accuracy_by_position": signs.by_position, "not_trained": signs.unmoved,
+        "token_accuracy_by_position": signs.by_position, "not_trained": untouched(made, signs),
+        "only_shrank": [n for n in signs.unmoved if n not in untouched(made, signs)],
     })  # fmt: skip
 
 
@@ -93,7 +98,8 @@ def of_supply(made: Attempt, data: Sequences, signs: Signs) -> Cause | None:
             "This run renamed the ids in every answer, and the batches taught it",
             "Let the answers come from the trained weights.",
         )
-    if len(signs.unmoved) == len(made.initial):
+    still = untouched(made, signs)
+    if len(still) == len(made.initial):
         return (
             "weights_not_trained",
             "training",
@@ -109,16 +115,25 @@ def of_supply(made: Attempt, data: Sequences, signs: Signs) -> Cause | None:
             "largest",
             "Look at the learning rate (tasks 6.3 and 6.4).",
         )
-    silent = [name for name in signs.unmoved if not name.endswith("bias")]
-    if silent:
-        sides = {name.split(".")[0].split("_")[0] for name in silent}
-        which = "the whole source side" if {"source", "encoder"} <= sides else silent[0]
+    if silent := [name for name in still if not name.endswith("bias")]:
         return (
             "part_not_trained",
             "training",
-            f"{len(silent)} weights were never trained, {which} among them",
+            f"{len(silent)} weights were never trained, {which_of(silent)} among them",
             "Look at which parameters the optimiser gets (task 6.3), "
             "and whether their gradient arrives.",
+        )
+    if shrunk := [name for name in signs.unmoved if not name.endswith("bias")]:
+        gone = all(left_of(made, name) < STILL for name in shrunk)
+        return (
+            "weights_only_shrank",
+            "training",
+            f"{len(shrunk)} weights "
+            + ("ended where nothing is left of them" if gone else "only shrank, each as a whole")
+            + f", {which_of(shrunk)} among them",
+            OPTIMIZER_ADVICE
+            if gone
+            else f"Look at whether their gradient arrives. {OPTIMIZER_ADVICE}",
         )
     if made.drawn < data.lab.recipe.steps:
         return (
@@ -128,6 +143,23 @@ def of_supply(made: Attempt, data: Sequences, signs: Signs) -> Cause | None:
             "Look at what ends the loop (task 6.4).",
         )
     return None
+
+
+def untouched(made: Attempt, signs: Signs) -> list[str]:
+    """Name the parameters that are exactly as they were before training."""
+    return [n for n in signs.unmoved if np.array_equal(made.parameters[n], made.initial[n])]
+
+
+def which_of(names: list[str]) -> str:
+    """Say in a few words which weights these are."""
+    sides = {name.split(".")[0].split("_")[0] for name in names}
+    return "the whole source side" if {"source", "encoder"} <= sides else names[0]
+
+
+def left_of(made: Attempt, name: str) -> float:
+    """Return the largest weight of a tensor after training, relative to the largest before."""
+    before, after = np.abs(made.initial[name]).max(), np.abs(made.parameters[name]).max()
+    return float(after / before) if before else 0.0
 
 
 def furthest_move(made: Attempt) -> float:
@@ -155,7 +187,8 @@ def of_forcing(signs: Signs) -> Cause | None:
             "target_not_shifted",
             "training",
             "the model repeats the token it has just read: it was taught to answer its own input",
-            "Look at the shift between decoder inputs and targets (task 6.1).",
+            "Look at the shift between the two rows (task 6.1) and at which of them train hands "
+            "to the model (task 6.4).",
         )
     if signs.skips > 0.5 > signs.forced:
         return (

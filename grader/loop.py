@@ -10,10 +10,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from grader.compare import fail
+from grader.draws import BOS
 from grader.student_error import StudentError
 
 # Relative; sums over a few hundred numbers in float32 differ by 1e-6 at most.
 ROUNDING = 1e-4
+READING_ADVICE = "Look at which of the two rows goes into the model, and which into the loss."
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Seen:
     """One run of the loop: events in order, and among them the ones that matter.
 
     `forwards` are the passes whose gradients were asked for; other passes are nobody's business.
+    `taught` are the rows that the decoder read in them, none where they are no rows of ids.
     """
 
     sizes: tuple[int, ...]
@@ -28,6 +31,7 @@ class Seen:
     forwards: list[dict[str, Any]]
     steps: list[dict[str, Any]]
     rows: list[int]
+    taught: list[list[list[int]]]
     losses: list[float] | None
     kinds: list[str]
     own_losses: list[float]
@@ -60,14 +64,21 @@ def read(answer: dict[str, Any], sizes: Sequence[int]) -> Seen:
     ]  # fmt: skip
     rows = [v.shape[0] for v in answer["inputs"] if isinstance(v, np.ndarray) and v.ndim]
     losses = answer["losses"]
+    taught = [rows_of(answer["inputs"], event.get("read")) for event in forwards]
     return Seen(
-        tuple(sizes), events, forwards, steps, rows,
+        tuple(sizes), events, forwards, steps, rows, taught,
         [float(v) if is_number(v) else math.nan for v in losses]
         if isinstance(losses, list)
         else None,
         answer["kinds"], answer["own_losses"],
         answer["left_training"],
     )  # fmt: skip
+
+
+def rows_of(inputs: Sequence[Any], number: Any) -> list[list[int]]:
+    """Return one of the decoder inputs as lists, or nothing where it is none."""
+    found = inputs[number] if type(number) is int and 0 <= number < len(inputs) else None
+    return found.tolist() if isinstance(found, np.ndarray) and found.ndim == 2 else []
 
 
 def is_number(value: Any) -> bool:
@@ -141,18 +152,49 @@ def read_whole(rows: Sequence[int], sizes: Sequence[int]) -> bool:
     return not left
 
 
-def judge_reading(answer: dict[str, Any], answers: Sequence[list[list[int]]], eos: int) -> None:
-    """Fail when the model reads what it is to answer, though teacher_forcing tells both apart."""
-    for read, own, rows in zip(answer["inputs"], answer["own_inputs"], answers, strict=False):
-        arrays = isinstance(read, np.ndarray) and isinstance(own, np.ndarray)
-        if not arrays or read.shape != own.shape or np.array_equal(read, own) or read.ndim != 2:
+def judge_reading(
+    seen: Seen, own_inputs: Sequence[Any], answers: Sequence[list[list[int]]]
+) -> None:
+    """Fail when the model learns from something else than the decoder inputs of its batch.
+
+    What the student's own teacher_forcing gives is judged in task 6.1. Noise on some of the
+    tokens is allowed, and a batch that is read in pieces is not judged.
+    """
+    if [len(read) for read in seen.taught] != list(seen.sizes):
+        return
+    right = total = 0
+    for read, own, rows in zip(seen.taught, own_inputs, answers, strict=True):
+        if isinstance(own, np.ndarray) and read == own.tolist():
             continue
-        if [r[: len(a) + 1] for r, a in zip(read.tolist(), rows, strict=False)] == [
-            [*a, eos] for a in rows
-        ]:
-            wrong("targets_read", "the model reads the targets, not the decoder inputs: it has "
-                  "only to copy.", "Look at which of the two goes into the model.",
-                  {"answer": rows[0], "read": read[0].tolist()})  # fmt: skip
+        witness = {"answer": rows[0], "read": read[0]}
+        if all(got[: len(row)] == row for got, row in zip(read, rows, strict=True)):
+            wrong("decoder_reads_targets",
+                  "train: the decoder reads the targets, not the decoder inputs.", READING_ADVICE,
+                  witness)  # fmt: skip
+        for got, row in zip(read, rows, strict=True):
+            wanted = [BOS, *row]
+            total += len(wanted)
+            right += sum(a == b for a, b in zip(got, wanted, strict=False))
+    if 2 * right < total:
+        wrong("decoder_reads_otherwise",
+              "train: the decoder reads something else than the decoder inputs of its batch.",
+              READING_ADVICE, witness)  # fmt: skip
+
+
+def judge_memory(seen: Seen) -> None:
+    """Fail when every step is taken by a new optimiser that knows nothing of those before.
+
+    Several optimisers in turn come back; and one that keeps nothing, or is handed what the last
+    one kept, loses nothing by being new.
+    """
+    makers = {step.get("by") for step in seen.steps}
+    began_with = any(step.get("remembers") for step in seen.steps)
+    ended_with = any(e.get("remembers") for e in seen.events if e["what"] == "end")
+    if 1 < len(seen.steps) == len(makers) and ended_with and not began_with:
+        wrong("optimizer_rebuilt", "train: every step is taken by a new optimiser, which remembers "
+              "nothing of the steps before.",
+              "Look at what is built once, and what is done once per batch.",
+              seen.show() | {"optimizers": len(makers)})  # fmt: skip
 
 
 def judge_each_step(seen: Seen) -> None:

@@ -106,7 +106,8 @@ def student_outcome(error: StudentError, place: Place) -> Outcome:
 def raised(error: StudentError, part: str) -> Diagnosis:
     """Say what was raised where."""
     cause = f"{error.place() or 'your code'}: {error.type}: {error.message}"
-    advice = f"Run the failing call by hand and read {part}.py there."
+    where = error.place()
+    advice = f"Look at {where or part + '.py'}: which shapes and types does it get there?"
     return Diagnosis("raised", part, cause, advice)
 
 

@@ -69,6 +69,7 @@ class Spy:
         self.logits: list[Tensor] = []
         self.inputs: list[Tensor] = []
         self.stepped: list[Any] = []
+        self.inside: Any = None
 
     def draw(self, number: int) -> None:
         """Note that a batch was drawn; gradients changed after the last step are seen here."""
@@ -89,6 +90,7 @@ class Spy:
             "forward",
             training=all(m.training for m in self.model.modules()),
             with_gradients=bool(output.requires_grad),
+            read=len(self.inputs) - 1,
         )
 
     def tokens(self, _model: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -118,8 +120,35 @@ class Spy:
         ])  # fmt: skip
         groups = getattr(optimizer, "param_groups", None) or []
         rates = [float(group.get("lr", math.nan)) for group in groups]
-        self.note("step", fresh=fresh, factor=factor, gap=gap, rate=max(rates, default=math.nan))
+        self.note("step", fresh=fresh, factor=factor, gap=gap, rate=max(rates, default=math.nan),
+                  by=self.number_of(optimizer), remembers=self.remembers(optimizer))  # fmt: skip
         self.fresh = {}
+
+    def number_of(self, optimizer: Any) -> int:
+        """Return which of the optimisers seen so far this is; all are kept, so none is mistaken."""
+        for number, known in enumerate(self.stepped):
+            if known is optimizer:
+                return number
+        self.stepped.append(optimizer)
+        return len(self.stepped) - 1
+
+    def remembers(self, optimizer: Any) -> bool:
+        """Tell whether an optimiser holds numbers other than 0 besides the parameters."""
+        own = {id(p) for p in self.model.parameters()}
+        return any(id(v) not in own and bool(v.any()) for v in tensors_in(optimizer))
+
+
+def tensors_in(value: Any, depth: int = 6) -> Iterator[Tensor]:
+    """Yield the tensors in an optimiser, in the optimisers that it wraps, and in containers."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth:
+        if hasattr(value, "step"):
+            value = getattr(value, "__dict__", {})
+        inner = value.values() if isinstance(value, dict) else value
+        if isinstance(value, (dict, list, tuple)):
+            for item in inner:
+                yield from tensors_in(item, depth - 1)
 
 
 def norm_of(values: list[Tensor]) -> float:
@@ -133,7 +162,8 @@ def spying(spy: Spy) -> Iterator[None]:
     model: Any = spy.model
 
     def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        spy.step(optimizer)
+        if spy.inside is None:  # else it is the inner part of a step that was noted
+            spy.step(optimizer)
 
     removable = [
         model.output.register_forward_hook(spy.read),
@@ -163,7 +193,11 @@ def overheard(spy: Spy, loop: Any) -> Iterator[None]:
 
             def told(*inner: Any, **options: Any) -> Any:
                 spy.step(made)
-                return step(*inner, **options)
+                spy.inside = made
+                try:
+                    return step(*inner, **options)
+                finally:
+                    spy.inside = None
 
             made.step = told
         return made
@@ -211,7 +245,7 @@ def spy_on_training(
 
     with spying(spy), overheard(spy, loop):
         losses = loop.train(spy.model, given(), attribute_recipe(recipe))
-    spy.note("end")
+    spy.note("end", remembers=any(spy.remembers(optimizer) for optimizer in spy.stepped))
     return {
         "events": spy.events,
         "losses": [number_of(v) for v in losses] if isinstance(losses, (list, tuple)) else None,

@@ -155,6 +155,12 @@ def chooses_index(python: Path) -> bool:
     return any(name in settings.replace("_", "-") for name in names)
 
 
+def holds_torch(root: Path) -> bool:
+    """Tell whether .venv holds torch already, so that little is left to fetch."""
+    homes = ("lib/python*", "Lib")
+    return any(any((root / ".venv").glob(f"{h}/site-packages/torch-*.dist-info")) for h in homes)
+
+
 def pip_install(root: Path, *words: str) -> bool:
     """Let pip install `words` at the tested versions; tell whether it did."""
     command = [str(venv_python(root)), "-I", "-m", "pip", "install", "--no-user", "--no-input"]
@@ -173,14 +179,18 @@ def install(root: Path) -> None:
     """
     python = venv_python(root)
     wanted = requirements(root)
-    say(f"installing {len(wanted)} packages and what they need; torch alone is some 200 MB")
+    quiet = ["--quiet"] if holds_torch(root) else []
+    if quiet:
+        say("bringing the packages up to date")
+    else:
+        say(f"installing {len(wanted)} packages and what they need; torch alone is some 200 MB")
     # On Linux the usual index holds torch with gigabytes of CUDA, which the lab does not use.
     if sys.platform.startswith("linux") and not chooses_index(python):
         torch = next(text for text in wanted if text.startswith("torch>"))
         place = ["--index-url", CPU_BUILDS, "--no-deps", "--retries", "1"]
-        if not pip_install(root, *place, torch):
+        if not pip_install(root, *quiet, *place, torch):
             say("the builds without CUDA are out of reach; taking the large ones")
-    if not pip_install(root, *wanted):
+    if not pip_install(root, *quiet, *wanted):
         raise SetupError(
             f"pip could not install the packages; its message stands above.\n{OFFLINE}"
         )

@@ -128,7 +128,7 @@ def _localise(
     if isinstance(first, StudentError) or isinstance(second, StudentError):
         return
     answers = [real(a["outputs"][0], case.valid) for a in (first, second)]
-    if not agrees(*map(np.nan_to_num, answers), tolerance):
+    if not agrees(np.nan_to_num(answers[0]), np.nan_to_num(answers[1]), tolerance):
         fail(
             "not_deterministic",
             trial.part,

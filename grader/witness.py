@@ -21,7 +21,7 @@ LABELS = {
     "index": "first place that differs",
     "got": "got",
     "changed": "token changed",
-    "position": "position that moved",
+    "position": "position",
     "moved": "moved by",
     "largest_difference": "largest difference",
     "tolerance": "allowed",

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from grader import loop, optimizers
+from grader import loop, optimizers, probes_loop
 from grader.result import CheckFailed
 
 CLIP = 1e-3
@@ -199,19 +200,86 @@ def rates(named: list[float], move: float) -> dict[str, Any]:
     return {"rates": named, "moved": {"a": 0.0, "b": move}}
 
 
+RIGHT, TARGETS, SECOND = [[1, 5, 7], [1, 6, 0]], [[5, 7, 2], [6, 2, 0]], [[1, 8]] * 5
+
+
+def judge_first_batch(read: list[list[int]], own: Any) -> None:
+    """Judge two batches of which the first is read as `read`."""
+    happened = events("dfbsdfbs")
+    for number, event in enumerate(e for e in happened if e["what"] == "forward"):
+        event["read"] = number
+    watched = seen(happened, inputs=[np.array(read), np.array(SECOND)])
+    answers = [[[5, 7], [6]], [[8]] * 5]
+    loop.judge_reading(watched, [own, np.array(SECOND)], answers)
+
+
 @pytest.mark.parametrize(
-    ("read", "own", "named"),
+    ("read", "code"),
     [
-        ([[5, 7, 2], [6, 2, 0]], [[1, 5, 7], [1, 6, 0]], True),
-        ([[1, 5, 7], [1, 6, 0]], [[1, 5, 7], [1, 6, 0]], False),
-        ([[5, 7, 2], [6, 2, 0]], [[5, 7, 2], [6, 2, 0]], False),  # the fault of task 6.1
-        ([[5, 7, 2]], [[1, 5, 7], [1, 6, 0]], False),
+        (TARGETS, "decoder_reads_targets"),
+        ([[5, 7], [6, 0]], "decoder_reads_targets"),
+        ([[6, 5, 7], [5, 6, 0]], None),  # most of it is right: noise
+        ([[7, 7, 7], [7, 7, 0]], "decoder_reads_otherwise"),
+        (RIGHT, None),
+        ([[1, 5, 7, 0], [1, 6, 9, 0]], None),  # what stands on padding counts nowhere
+        ([*RIGHT, [1, 1, 1]], None),  # in pieces
     ],
 )
-def test_targets_in_place_of_inputs_are_named(read, own, named):
-    answer = {"inputs": [np.array(read), None], "own_inputs": [np.array(own), None]}
-    judged = (loop.judge_reading, answer, [[[5, 7], [6]], [[8]]], 2)
-    if named:
-        assert code_of(*judged) == "targets_read"
+def test_what_the_decoder_reads_in_place_of_its_inputs_is_named(read, code):
+    if code:
+        assert code_of(judge_first_batch, read, np.array(RIGHT)) == code
     else:
-        loop.judge_reading(*judged[1:])
+        judge_first_batch(read, np.array(RIGHT))
+
+
+def test_what_teacher_forcing_gives_is_judged_elsewhere():
+    judge_first_batch(TARGETS, np.array(TARGETS))
+
+
+@pytest.mark.parametrize(
+    ("makers", "remember", "ended", "named"),
+    [
+        ((0, 1), (False, False), True, True),
+        ((0, 0), (False, True), True, False),
+        ((0, 1), (False, True), True, False),  # it is handed what the last one kept
+        ((0, 1), (False, False), False, False),  # there is nothing to remember
+    ],
+)
+def test_an_optimizer_that_is_new_at_every_step_is_named(makers, remember, ended, named):
+    happened = [*events("dfbsdfbs"), {"what": "end", "norm": 0.0, "remembers": ended}]
+    for step, by, known in zip(happened[3::4], makers, remember, strict=True):
+        step |= {"by": by, "remembers": known}
+    if named:
+        assert code_of(loop.judge_memory, seen(happened)) == "optimizer_rebuilt"
+    else:
+        loop.judge_memory(seen(happened))
+
+
+def spy_on_steps(*optimizers: Any) -> list[bool]:
+    """Let each optimiser take one step under the spy; tell which remembered earlier ones."""
+    spy = probes_loop.Spy(model := optimizers[0][0])
+    for _, optimizer in optimizers:
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        spy.step(optimizer)
+        optimizer.step()
+    return [step["remembers"] for step in spy.events]
+
+
+def test_the_spy_sees_what_an_optimizer_remembers():
+    model = torch.nn.Linear(2, 2)
+
+    class Wrapped:
+        """Holds an optimiser and, like one of one's own, has only a step."""
+
+        def __init__(self) -> None:
+            self.inner = torch.optim.AdamW(model.parameters())
+            self.step = self.inner.step
+
+    adam, plain, wrapped = (
+        torch.optim.AdamW(model.parameters()),
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        Wrapped(),
+    )
+    for optimizer, later in ((adam, True), (plain, False), (wrapped, True)):
+        assert spy_on_steps((model, optimizer), (model, optimizer)) == [False, later]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from grader import loop, optimizers
-from grader.draws import EOS, Draws
+from grader.draws import Draws
 from grader.invariance import CLASSES
 from grader.parameters import ProbeConfig
 from grader.settings import Settings
@@ -76,14 +76,17 @@ def test_train_takes_one_right_step_per_batch(
     free, clipped = (loop.read(answer, BATCH_SIZES) for answer in answers)
     for seen in (free, clipped):
         loop.judge_order(seen)
-    for kind, answer in zip(CLASSES, answers, strict=True):
-        loop.judge_reading(answer, [b["$batch"]["answers"] for b in batches[kind]], EOS)
+    for kind, seen, answer in zip(CLASSES, (free, clipped), answers, strict=True):
+        rows = [batch["$batch"]["answers"] for batch in batches[kind]]
+        loop.judge_reading(seen, answer["own_inputs"], rows)
+        loop.judge_memory(seen)
     loop.judge_gradients(free)
     loop.judge_clipping(clipped, TINY)
     for seen in (free, clipped):
         loop.judge_losses(seen)
     loop.judge_schedule(free, lab.recipe.learning_rate)
-    return {"steps": len(free.steps), "largest_gap": max(step["gap"] for step in free.steps)}
+    gap = max(step["gap"] for step in free.steps)
+    return {"steps": len(free.steps), "largest_gap": gap, "losses_are": sorted(set(free.kinds))}
 
 
 @pytest.mark.part("6.4")
@@ -92,6 +95,8 @@ def test_train_stops_when_the_batches_do(
 ) -> dict[str, Any]:
     """Train takes as many steps as there are batches, also when they end early."""
     batches = draw_batches(rng, "seq2seq")
+    # A loop that fails on all batches fails for another reason than their number.
+    submission.ask(watch(lab, "seq2seq", batches, HUGE))
     for supply in (1, 3):
         (answer,) = submission.attempt(watch(lab, "seq2seq", batches, HUGE, supply))
         if isinstance(answer, StudentError):

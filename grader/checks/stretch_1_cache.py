@@ -11,7 +11,7 @@ from grader import stepwise
 from grader.compare import Suspect, fail, judge
 from grader.draws import Draws
 from grader.parameters import ProbeConfig
-from grader.parts import built_on, must_raise, sure
+from grader.parts import ask, built_on, must_raise, sure
 from grader.submission import Question, Submission, build, call, config, forward, handle, tensor
 
 FIELDS = ["key", "value", "valid"]
@@ -108,7 +108,7 @@ def test_attention_refuses_a_cache_that_does_not_fit(
         if len(args) > 1:  # the first of two calls fills it
             questions.append(forward("module", given, mode=mode))
         questions.append(forward("module", given, mode=mode))
-    answers = submission.attempt(*questions)
+    answers, _ = ask(submission, *questions)
     for what in wrong:
         place = next(i for i, q in enumerate(questions) if q.arguments.get("save") == what)
         two = len(wrong[what][0]) > 1
