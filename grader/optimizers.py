@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from grader.loop import wrong
+from grader.loop import Seen, is_number, wrong
 from grader.student_error import StudentError
 
 
@@ -76,3 +76,41 @@ def judge_rates(first: dict[str, Any], second: dict[str, Any]) -> bool:
               "nothing would be learned.", "Look at the learning rate that the optimiser gets.",
               {"rates": rates})  # fmt: skip
     return first["moved"] != second["moved"] or (named and rates != others)
+
+
+def judge_memory(seen: Seen) -> None:
+    """Fail when every step is taken by a new optimiser that knows nothing of those before.
+
+    Several optimisers in turn come back; and one that keeps nothing, or is handed what the last
+    one kept, loses nothing by being new.
+    """
+    makers = {step.get("by") for step in seen.steps}
+    began_with = any(step.get("remembers") for step in seen.steps)
+    ended_with = any(e.get("remembers") for e in seen.events if e["what"] == "end")
+    if 1 < len(seen.steps) == len(makers) and ended_with and not began_with:
+        wrong("optimizer_rebuilt", "train: every step is taken by a new optimiser, which remembers "
+              "nothing of the steps before.",
+              "Look at what is built once, and what is done once per batch.",
+              seen.show() | {"optimizers": len(makers)})  # fmt: skip
+
+
+def judge_schedule(seen: Seen, peak: float) -> None:
+    """Fail when the rate stays where a schedule has started it."""
+    rates = [float(step["rate"]) for step in seen.steps if is_number(step.get("rate"))]
+    stuck = len(rates) == len(seen.steps) and len(set(rates)) == 1 and rates[0] < 0.999 * peak
+    if stuck:
+        wrong("schedule_not_stepped", f"the learning rate stays at {rates[0]:.3g} for all steps, "
+              f"where the schedule starts; its peak is {peak:g}.",
+              "Look at when the schedule takes its steps.", {"rates": rates})  # fmt: skip
+
+
+def explain_early_end(error: StudentError, supply: int, steps: int) -> None:
+    """Fail when the loop cannot live with fewer batches than the recipe has steps."""
+    if error.kind != "raised" or error.while_importing:
+        return
+    wrong(
+        "early_end_raises",
+        f"{supply} of {steps} batches came, and train raised "
+        f"{error.type}: {error.message}", "The batches decide how many steps there are.",
+        {"type": error.type, "message": error.message},
+    )  # fmt: skip

@@ -23,9 +23,8 @@ WIDTH = 5
 
 def spied_model(kind: str, config: dict[str, Any]) -> nn.Module:
     """Return a small model that passes for the student's but needs none of tasks 1 to 5."""
-    base: Any = attribute(
-        "models.Seq2SeqTransformer" if kind == "seq2seq" else "models.DecoderOnlyTransformer"
-    )
+    name = "Seq2SeqTransformer" if kind == "seq2seq" else "DecoderOnlyTransformer"
+    base: Any = attribute(f"models.{name}")
 
     class Small(base):  # type: ignore[misc]
         """Reads the last token and, where there is a source, the mean of its tokens."""

@@ -143,8 +143,10 @@ def test_batches_are_read_whole_and_in_order(rows, whole):
 
 
 def test_a_rate_that_stays_at_its_start_is_named():
-    assert code_of(loop.judge_schedule, seen(events("dfbsdfbs")), 0.5) == "schedule_not_stepped"
-    loop.judge_schedule(seen(events("dfbsdfbs")), 0.1)
+    assert (
+        code_of(optimizers.judge_schedule, seen(events("dfbsdfbs")), 0.5) == "schedule_not_stepped"
+    )
+    optimizers.judge_schedule(seen(events("dfbsdfbs")), 0.1)
 
 
 @pytest.mark.parametrize(
@@ -250,9 +252,9 @@ def test_an_optimizer_that_is_new_at_every_step_is_named(makers, remember, ended
     for step, by, known in zip(happened[3::4], makers, remember, strict=True):
         step |= {"by": by, "remembers": known}
     if named:
-        assert code_of(loop.judge_memory, seen(happened)) == "optimizer_rebuilt"
+        assert code_of(optimizers.judge_memory, seen(happened)) == "optimizer_rebuilt"
     else:
-        loop.judge_memory(seen(happened))
+        optimizers.judge_memory(seen(happened))
 
 
 def spy_on_steps(*optimizers: Any) -> list[bool]:

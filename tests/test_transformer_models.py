@@ -140,7 +140,7 @@ def test_models_refuse_validity_of_another_shape_or_type():
     model, tokens = DecoderOnlyTransformer(CONFIG), ids(3, 5)
     with pytest.raises(ValueError, match=r"\(3, 5\), got \(3, 4\)"):
         model(tokens, torch.ones(3, 4, dtype=torch.bool))
-    with pytest.raises(TypeError, match="validity must be bool .* got torch.int64"):
+    with pytest.raises(TypeError, match="validity must be a bool tensor .* got torch.int64"):
         model(tokens, torch.ones(3, 5, dtype=torch.int64))
 
 

@@ -79,12 +79,12 @@ def test_train_takes_one_right_step_per_batch(
     for kind, seen, answer in zip(CLASSES, (free, clipped), answers, strict=True):
         rows = [batch["$batch"]["answers"] for batch in batches[kind]]
         loop.judge_reading(seen, answer["own_inputs"], rows)
-        loop.judge_memory(seen)
+        optimizers.judge_memory(seen)
     loop.judge_gradients(free)
     loop.judge_clipping(clipped, TINY)
     for seen in (free, clipped):
         loop.judge_losses(seen)
-    loop.judge_schedule(free, lab.recipe.learning_rate)
+    optimizers.judge_schedule(free, lab.recipe.learning_rate)
     gap = max(step["gap"] for step in free.steps)
     return {"steps": len(free.steps), "largest_gap": gap, "losses_are": sorted(set(free.kinds))}
 
@@ -100,7 +100,7 @@ def test_train_stops_when_the_batches_do(
     for supply in (1, 3):
         (answer,) = submission.attempt(watch(lab, "seq2seq", batches, HUGE, supply))
         if isinstance(answer, StudentError):
-            loop.explain_early_end(answer, supply, len(batches))
+            optimizers.explain_early_end(answer, supply, len(batches))
             raise answer
         seen = loop.read(answer, BATCH_SIZES[:supply])
         loop.judge_count(seen)
