@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from grader import expectations, intake, policy, sandbox
+from grader.job import Job
 from grader.launchers import WorkersUnavailable
 from grader.outcomes import task_of
-from grader.plugin import Job, Plugin
+from grader.plugin import Plugin
 from grader.report import Report, Request
 from grader.result import Outcome, Status
 from grader.settings import Settings
@@ -24,6 +25,13 @@ from grader.workers import Workshop
 __all__ = ["Referee", "Request", "default_seed", "run_checks"]
 
 CHECKS = Path(__file__).resolve().parent / "checks"
+# What pytest would load for its users. The last two would end the referee over the files that an
+# interrupted round leaves to the collector.
+UNUSED = (
+    "terminal cacheprovider faulthandler logging capture debugging unittest legacypath tmpdir "
+    "monkeypatch recwarn pastebin junitxml doctest setuponly setupplan stepwise subtests "
+    "unraisableexception threadexception"
+)
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -149,14 +157,18 @@ def default_seed(salt: str, sha256: str) -> int:
 def check_files(job: Job) -> list[str]:
     """Return the files that can hold a wanted check: the others are not even collected."""
     tasks = None if job.tasks is None else {task_of(task) for task in job.tasks}
-    found = []
-    for path in sorted(CHECKS.glob("[a-z]*.py")):
-        kind, number, *_ = path.stem.split("_")
-        task = {"part": number, "stretch": f"S{number}"}.get(kind)
-        unwanted = task is not None and tasks is not None and task not in tasks
-        if not unwanted and not (kind == "gate" and int(number) > job.gates):
-            found.append(str(path))
-    return found
+
+    def wanted(kind: str, number: str) -> bool:
+        if kind == "gate":
+            return int(number) <= job.gates
+        if kind == "scale":
+            return job.scale
+        if kind == "given":
+            return tasks is None or any(task.startswith("G") for task in tasks)
+        return tasks is None or {"part": number, "stretch": f"S{number}"}[kind] in tasks
+
+    paths = sorted(CHECKS.glob("[a-z]*.py"))
+    return [str(path) for path in paths if wanted(*path.stem.split("_")[:2])]
 
 
 def run_checks(job: Job) -> list[Outcome]:
@@ -168,11 +180,8 @@ def run_checks(job: Job) -> list[Outcome]:
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     arguments = [
         *check_files(job), "-c", str(CHECKS / "pytest.ini"), "--rootdir", str(CHECKS),
-        "-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:faulthandler",
-        "-p", "no:logging", "-p", "no:capture", "-p", "pytest_timeout",
-        # An interrupted round leaves files to the collector: no reason to end the referee.
-        "-p", "no:unraisableexception", "-p", "no:threadexception",
-        "--timeout", str(int(job.settings.limits.check_s)),
+        *(word for name in UNUSED.split() for word in ("-p", f"no:{name}")), "--assert=plain",
+        "-p", "pytest_timeout", "--timeout", str(int(job.settings.limits.check_s)),
     ]  # fmt: skip
     trouble = ""
     try:

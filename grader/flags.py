@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from grader.meanings import Findings, Path, Text
 from grader.names import DICTIONARY, Sources
@@ -134,10 +135,16 @@ def _of_names(sources: Sources, use: Use) -> Iterator[tuple[str, str]]:
             continue
         if name.startswith("torch.") and name.endswith(f".{DICTIONARY}"):
             yield "dynamic_name", f"takes names out of {name}"
-        for code, what, pattern in _COMPILED:
-            if pattern.fullmatch(name) and not _HARMLESS.fullmatch(name):
-                yield code, f"{what}: {name}"
-                break
+        yield from _rule(name)
+
+
+@lru_cache(maxsize=4096)
+def _rule(name: str) -> tuple[tuple[str, str], ...]:
+    """Return the first rule that a name falls under, as code and words, or nothing."""
+    for code, what, pattern in _COMPILED:
+        if pattern.fullmatch(name) and not _HARMLESS.fullmatch(name):
+            return ((code, f"{what}: {name}"),)
+    return ()
 
 
 def _of_call(sources: Sources, node: ast.Call, use: Use) -> Iterator[tuple[str, str]]:

@@ -42,13 +42,14 @@ class Changes:
 
 
 def changes(rng: Draws, batch: Batch, vocab_size: int) -> Changes:
-    """Change every token alone, all tokens after every split point, and every source token."""
+    """Leave the batch as it is, change every token, all after every split, every source token."""
     rows, length = batch.target.shape
     other = rng.child("other").other_ids(batch.target, vocab_size)
     position = np.arange(length)
     masks = [position == s for s in range(length)]
     masks += [position > t for t in range(length - 1)]
-    target = np.concatenate([np.where(mask, other, batch.target) for mask in masks])
+    changed = [np.where(mask, other, batch.target) for mask in masks]
+    target = np.concatenate([batch.target, *changed])
     source = None
     if batch.source is not None:
         others = rng.child("other source").other_ids(batch.source, vocab_size)
@@ -56,20 +57,18 @@ def changes(rng: Draws, batch: Batch, vocab_size: int) -> Changes:
         source = np.concatenate(
             [np.where(np.arange(width) == s, others, batch.source) for s in range(width)]
         )
+        source = np.concatenate([invariance.tile(batch.source, len(target)), source])
         target = np.concatenate([target, invariance.tile(batch.target, rows * width)])
-        unchanged = invariance.tile(batch.source, len(target) - len(source))
-        source = np.concatenate([unchanged, source])
     return Changes(other, target, source)
 
 
 def questions(bench: Bench, batch: Batch, changed: Changes) -> list[Question]:
-    """Ask every model for the batch and its changes and, once at the first draw, for prefixes."""
+    """Ask every model for the batch among its changes and, at the first draw, for prefixes."""
     return [
         forward(
             model.handle,
-            batch.arguments(),
             batch.arguments(changed.target, changed.source),
-            *prefixes(batch, model, mode),
+            *(batch.arguments(batch.target[:, :t]) for t in prefixes(batch, model, mode)),
             mode=mode,
             dtype=bench.dtype,
         )
@@ -78,11 +77,16 @@ def questions(bench: Bench, batch: Batch, changed: Changes) -> list[Question]:
     ]
 
 
-def prefixes(batch: Batch, model: Model, mode: str) -> list[dict[str, Any]]:
-    """Ask the first draw for every prefix alone, in eval(); its sharpened model in train()."""
-    if model.draw or mode != invariance.MODES[model.sharpened]:
+def prefixes(batch: Batch, model: Model, mode: str) -> list[int]:
+    """Return the lengths of the prefixes that are asked alone, the whole rows first.
+
+    The first draw's ordinary weights are asked the padded batch in eval(), its sharpened ones the
+    unpadded batch in train().
+    """
+    asked = (False, True, "eval"), (True, False, "train")
+    if model.draw or (model.sharpened, batch.padded, mode) not in asked:
         return []
-    return [batch.arguments(batch.target[:, : t + 1]) for t in range(batch.target.shape[1] - 1)]
+    return list(range(batch.target.shape[1], 0, -1))
 
 
 def judge(
@@ -98,10 +102,11 @@ def judge(
     seen, findings = trial.seen, trial.findings
     rows, length = batch.target.shape
     real = batch.real()
-    base = logits_of(outputs[0], rows, length, bench, real)
     repeats = len(changed.target) // rows
-    stacked = logits_of(outputs[1], len(changed.target), length, bench, np.tile(real, (repeats, 1)))
-    moved = np.abs(stacked.reshape(repeats, rows, *base.shape[1:]) - base).max(axis=-1)
+    stacked = logits_of(outputs[0], len(changed.target), length, bench, np.tile(real, (repeats, 1)))
+    stacked = stacked.reshape(repeats, rows, *stacked.shape[1:])
+    base = stacked[0]
+    moved = np.abs(stacked[1:] - base).max(axis=-1)
     scale = max(1.0, float(np.abs(base).max()))
     bound = bench.tolerance * scale
     single, splits = moved[:length], moved[length : 2 * length - 1]  # (change, B, T)
@@ -125,12 +130,12 @@ def judge(
         }  # fmt: skip
         influence.explain_leak(trial.submission, bench, model, mode, batch, row, changed.other,
                                witness, findings)  # fmt: skip
-    for t, output in enumerate(outputs[2:]):
-        alone = logits_of(output, rows, t + 1, bench, real[:, : t + 1])
-        gap = float(np.abs(alone - base[:, : t + 1]).max())
+    for t, output in zip(prefixes(batch, model, mode), outputs[1:], strict=True):
+        alone = logits_of(output, rows, t, bench, real[:, :t])
+        gap = float(np.abs(alone - base[:, :t]).max())
         if gap > bound:
-            influence.explain_prefix(circumstances | {
-                "prefix_length": t + 1, "largest_difference": gap, "tolerance": bound,
+            influence.explain_prefix(t == length, circumstances | {
+                "prefix_length": t, "largest_difference": gap, "tolerance": bound,
                 "ratio": gap / bound}, findings)  # fmt: skip
     if trial.control and not model.sharpened:
         respond(batch, single, moved[2 * length - 1 :], scale, circumstances, seen, findings)

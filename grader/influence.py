@@ -190,10 +190,20 @@ def explain_leak(
     fail(code, part, text, advice, evidence)
 
 
-def explain_prefix(witness: dict[str, Any], findings: Findings) -> NoReturn:
-    """Fail gate 1 because a prefix alone gives other logits than inside its row."""
+def explain_prefix(whole: bool, witness: dict[str, Any], findings: Findings) -> NoReturn:
+    """Fail gate 1 because a prefix alone gives other logits than inside its row.
+
+    Where even `whole` rows do, what differs is the company of other rows.
+    """
     known = blamed(findings, ("masks", "attention", "residual", "decoder"))
     part = known.diagnosis.part if known and known.diagnosis else "decoder"
+    if whole:
+        fail(
+            "rows_mix", part,
+            f"a row gives other logits among more rows than among fewer: they differ by "
+            f"{witness['largest_difference']:.3g}. Rows of a batch mix.",
+            CAUSES["clean"][2], witness,
+        )  # fmt: skip
     fail(
         "prefix_differs", part,
         f"the first {witness['prefix_length']} tokens alone give other logits than inside the "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from grader.expectations import Ask, sharpen
 from grader.parameters import ProbeConfig, parameter_shapes
 from grader.settings import Settings
 from grader.student_error import StudentError
-from grader.submission import Posted, Question, Submission, build, config, forward, tensor
+from grader.submission import Question, build, config, forward, tensor
 
 CLASSES = {
     "seq2seq": "models.Seq2SeqTransformer",
@@ -115,37 +114,6 @@ def draw_batch(rng: Draws, bench: Bench, *, padded: bool) -> Batch:
     return Batch(source, source_lengths, target, lengths, padded)
 
 
-Asked = tuple[list[Batch], list[Question]]
-
-
-def rounds(
-    submission: Submission,
-    rng: Draws,
-    expected: Ask,
-    lab: Settings,
-    ask: Callable[[Bench], Asked],
-) -> Iterator[tuple[Bench, list[Batch], list[Any]]]:
-    """Build the models of both kinds at each depth, ask each bench, and yield the answers.
-
-    The worker computes the next bench while the caller judges the last one.
-    """
-    waiting: tuple[Bench, list[Batch], Posted] | None = None
-    for kind in CLASSES:
-        for num_layers in lab.invariance.num_layers:
-            bench = first_choice(lab, kind, num_layers)
-            builds = submission.post(*building(bench, rng, expected))
-            answers = waiting[2].answers() if waiting else []
-            trouble = first_error(builds.attempt())
-            bench = fall_back(submission, bench, rng, expected, lab, trouble)
-            batches, questions = ask(bench)
-            posted = submission.post(*determinism(bench, batches[-1]), *questions)
-            if waiting:
-                yield waiting[0], waiting[1], answers
-            waiting = bench, batches, posted
-    if waiting:
-        yield waiting[0], waiting[1], waiting[2].answers()
-
-
 def first_choice(lab: Settings, kind: str, num_layers: int) -> Bench:
     """Return the bench that a tree with the given constructors gets."""
     sizes = asdict(lab.model) | {"num_layers": num_layers, "max_len": 16}
@@ -158,55 +126,45 @@ def first_choice(lab: Settings, kind: str, num_layers: int) -> Bench:
     return Bench(kind, config, models, "float64", False, lab.invariance.tolerance)
 
 
-def fall_back(
-    submission: Submission,
-    bench: Bench,
-    rng: Draws,
-    expected: Ask,
-    lab: Settings,
-    trouble: StudentError | None,
-) -> Bench:
-    """Judge a tree by its own weights, or in float32, where it cannot be judged otherwise."""
-    if trouble is not None and trouble.kind == "constructor_changed":
-        bench = replace(bench, own_weights=True)
-        trouble = first_error(submission.attempt(*building(bench, rng, expected)))
-    if trouble is not None and any(word in trouble.message for word in DTYPE_WORDS):
-        ordinary = tuple(m for m in bench.models if not m.sharpened)
-        loose = lab.invariance.tolerance_float32
-        bench = replace(bench, models=ordinary, dtype="float32", tolerance=loose)
-        trouble = first_error(submission.attempt(*building(bench, rng, expected)))
-    if trouble is not None:
-        raise trouble
-    return bench
+def by_own_weights(bench: Bench, trouble: StudentError, lab: Settings) -> Bench | None:
+    """Return the bench of a tree whose own constructors take no weights of ours."""
+    changed = trouble.kind == "constructor_changed"
+    return replace(bench, own_weights=True) if changed else None
 
 
-def first_error(answers: list[Any | StudentError]) -> StudentError | None:
-    """Return the first answer that is an error."""
-    return next((a for a in answers if isinstance(a, StudentError)), None)
+def in_float32(bench: Bench, trouble: StudentError, lab: Settings) -> Bench | None:
+    """Return the bench of a tree that cannot run in float64."""
+    if not any(word in trouble.message for word in DTYPE_WORDS):
+        return None
+    ordinary = tuple(model for model in bench.models if not model.sharpened)
+    loose = lab.invariance.tolerance_float32
+    return replace(bench, models=ordinary, dtype="float32", tolerance=loose)
 
 
-def building(bench: Bench, rng: Draws, expected: Ask) -> list[Question]:
+def building(bench: Bench, batch: Batch, rng: Draws, expected: Ask) -> list[Question]:
     """Build every model, and run the first one once."""
-    batch = draw_batch(rng, bench, padded=True)
-    questions = [_build(bench, model, batch, rng, expected) for model in bench.models]
-    return [*questions, forward(bench.models[0].handle, batch.arguments(), dtype=bench.dtype)]
-
-
-def _build(bench: Bench, model: Model, batch: Batch, rng: Draws, expected: Ask) -> Question:
+    shapes = parameter_shapes(bench.config, bench.kind)
+    draws = {} if bench.own_weights else {
+        draw: rng.child(f"weights {draw}").weights(shapes)
+        for draw in {model.draw for model in bench.models}
+    }  # fmt: skip
+    first = batch.target[:1]
+    one = {"tokens": first}
+    if batch.source is not None:
+        one = {"source": batch.source[:1], "target": first}
     fields = {k: v for k, v in asdict(bench.config).items() if v is not None}
-    options: dict[str, Any] = {"seed": model.draw, "dtype": bench.dtype}
-    if bench.own_weights:
-        options["scale"] = OWN_SHARPENING if model.sharpened else {}
-        return build(model.handle, CLASSES[bench.kind], config(**fields), **options)
-    weights = rng.child(f"weights {model.draw}").weights(parameter_shapes(bench.config, bench.kind))
-    if model.sharpened:
-        first = batch.target[:1]
-        one = {"tokens": first}
-        if batch.source is not None:
-            one = {"source": batch.source[:1], "target": first}
-        weights = sharpen(expected, bench.kind, bench.config, weights, **one)
-    weights = {k: v.astype(bench.dtype) for k, v in weights.items()}
-    return build(model.handle, CLASSES[bench.kind], config(**fields), weights=weights, **options)
+    questions = []
+    for model in bench.models:
+        options: dict[str, Any] = {"seed": model.draw, "dtype": bench.dtype}
+        if bench.own_weights:
+            options["scale"] = OWN_SHARPENING if model.sharpened else {}
+        else:
+            weights = draws[model.draw]
+            if model.sharpened:
+                weights = sharpen(expected, bench.kind, bench.config, weights, **one)
+            options["weights"] = {k: v.astype(bench.dtype) for k, v in weights.items()}
+        questions.append(build(model.handle, CLASSES[bench.kind], config(**fields), **options))
+    return [*questions, forward(bench.models[0].handle, batch.arguments(), dtype=bench.dtype)]
 
 
 def logits_of(

@@ -9,31 +9,30 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 
 from grader import draws, expectations, tracing
+from grader.benches import Benches
+from grader.job import LAST_GATE, Job
 from grader.outcomes import (
-    FILES,
     Place,
     lost_outcome,
-    missing_file,
     outcome,
-    policy_diagnosis,
     student_outcome,
     task_of,
 )
-from grader.policy import Breach
-from grader.result import CheckFailed, Diagnosis, Outcome, Status
+from grader.result import CheckFailed, Outcome, Status
 from grader.settings import Settings, checked_given
 from grader.student_error import StudentError
 from grader.submission import Submission
 from grader.workers import Worker, WorkerLost
 
-LAST_GATE = 4
+# The models of gates 1 to 3 live in so many workers, and are drawn under this name.
+LANES = 2
+BENCHES = "benches"
 MARKERS = (
     "part(stub): a check of the stub with this task id",
     "gate(number, name): a check of this gate",
@@ -42,26 +41,6 @@ MARKERS = (
 # of the same stub are spared it, and after so many stubs the others are given less.
 SLOW = ("timeout", "out_of_memory")
 PATIENCE = 2
-
-
-@dataclass
-class Job:
-    """What one run of the checks is about, and what it found."""
-
-    settings: Settings
-    seed: int
-    start_worker: Callable[[], Worker]
-    listen: Callable[[dict[str, Any]], None]
-    breaches: dict[str, Breach] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    expectations: expectations.Expectations = field(default_factory=expectations.Expectations)
-    keep_going: bool = False
-    tasks: frozenset[str] | None = None
-    gates: int = 4
-    scale: bool = False
-    before_training: Callable[[], None] = lambda: None
-    outcomes: list[Outcome] = field(default_factory=list)
-    planned: list[str] = field(default_factory=list)
 
 
 def place_of(item: pytest.Item) -> Place:
@@ -84,6 +63,7 @@ class Plugin:
         self.job = job
         self.group: str | None = None
         self.current: Submission | None = None
+        self.shared: Benches | None = None
         self.recorded: set[str] = set()
         points = job.settings.points
         self.files = {stub.id: stub.file for stub in points.stubs}
@@ -94,7 +74,6 @@ class Plugin:
             names = {name.split(".")[0] for name in stub.functions}
             self.functions.setdefault(stub.file, set()).update(names)
         self.given = {code.id for code in checked_given(job.settings)}
-        self.unanswered: list[str] = []
 
     # Collection -----------------------------------------------------------------------------
 
@@ -126,63 +105,13 @@ class Plugin:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Record a blocked check and skip it."""
         place = place_of(item)
-        why = self._blocked(place)
+        why = self.job.blocked(place, self.files.get(place.stub or "", ""))
         if why is not None:
             self._record(item, Outcome("", None, None, why[0], why[1], why[2]), 0.0)
             pytest.skip(why[1])
         self.job.listen(
             {"kind": "start", "check": item.nodeid, "place": place, "title": title(item)}
         )
-
-    def _blocked(self, place: Place) -> tuple[Status, str, Diagnosis | None] | None:
-        if place.stub:
-            if place.stub in self.unanswered:
-                return Status.BLOCKED, f"an earlier check of {place.stub} got no answer", None
-            file = self.files[place.stub]
-            if file in self.job.missing:
-                return missing_file(file, self.job.missing[file])
-            breach = self.job.breaches.get(file.removesuffix(".py"))
-            return (Status.FAILED, breach.cause, policy_diagnosis(breach)) if breach else None
-        done = self.job.outcomes
-        same = [o for o in done if o.gate == place.gate_name and o.status is not Status.PASSED]
-        if same:
-            return Status.BLOCKED, "an earlier check of this gate did not pass", None
-        if place.gate and place.gate > LAST_GATE:
-            return self._closed()
-        if self.job.keep_going:
-            return None
-        if place.gate == 1:
-            return self._blocked_by_part()
-        for earlier in done:
-            if earlier.gate and earlier.status is not Status.PASSED:
-                text = f"waits for gate {earlier.gate}"
-                return Status.BLOCKED, text, None
-        return None
-
-    def _closed(self) -> tuple[Status, str, Diagnosis | None] | None:
-        """Keep the larger size closed until all four gates have passed."""
-        for earlier in self.job.outcomes:
-            if earlier.gate in self.job.settings.points.gates:
-                if earlier.status is not Status.PASSED:
-                    text = (
-                        "the larger size opens once all four gates have passed; "
-                        f"{earlier.gate} has not"
-                    )
-                    return Status.BLOCKED, text, None
-        return None
-
-    def _blocked_by_part(self) -> tuple[Status, str, Diagnosis | None] | None:
-        for earlier in self.job.outcomes:
-            if not earlier.stub or not earlier.stub[0].isdigit():
-                continue
-            task = task_of(earlier.stub)
-            if earlier.status is Status.NOT_IMPLEMENTED:
-                state = "missing" if FILES[task] in self.job.missing else "not implemented yet"
-                text = f"waits for task {task} ({FILES[task]}), which is {state}"
-                return Status.BLOCKED, text, None
-            if FILES[task].removesuffix(".py") in self.job.breaches:
-                return Status.BLOCKED, f"waits for task {task}, which breaks the rules", None
-        return None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool:
@@ -208,7 +137,7 @@ class Plugin:
             return self._traced(student_outcome(error, place), place)
         except WorkerLost as lost:
             if lost.status in SLOW and place.stub:
-                self.unanswered.append(place.stub)
+                self.job.unanswered.append(place.stub)
             return self._traced(lost_outcome(lost, place), place)
         if not isinstance(evidence, dict):
             text = f"{item.name} returned {type(evidence).__name__}, not its evidence"
@@ -241,9 +170,10 @@ class Plugin:
         self._close()
 
     def _close(self) -> None:
-        if self.current is not None:
-            self.current.close()
-            self.current = None
+        for open_one in (self.current, self.shared):
+            if open_one is not None:
+                open_one.close()
+        self.current = self.shared = None
 
     def missing(self) -> list[str]:
         """Return the planned checks that left no outcome."""
@@ -263,9 +193,20 @@ class Plugin:
 
     def _start_worker(self) -> Worker:
         worker = self.job.start_worker()
-        if len(self.unanswered) >= PATIENCE:
+        if len(self.job.unanswered) >= PATIENCE:
             worker.hurry()
         return worker
+
+    @pytest.fixture
+    def benches(self) -> Benches:
+        """The models of gates 1 to 3, which share them and their workers."""
+        if self.shared is None:
+            self._close()
+            lanes = [Submission(self._start_worker, self.job.listen) for _ in range(LANES)]
+            rng = draws.Draws(self.job.seed, BENCHES)
+            ask = self.job.expectations.for_check(BENCHES)
+            self.shared = Benches(lanes, rng, ask, self.job.settings)
+        return self.shared
 
     @pytest.fixture
     def rng(self, request: pytest.FixtureRequest) -> draws.Draws:

@@ -12,6 +12,8 @@ from grader.probes import Session, attribute, default_dtype, probe, to_array
 from grader.probes_modules import logits_in
 
 MISSING = -1.0
+# Between these, the squares of a gradient can be added up in float32 as well.
+SMALL, LARGE = 1e-15, 1e15
 
 
 @probe
@@ -36,7 +38,7 @@ def gradients(
     with default_dtype(dtype):
         for one in calls:
             losses.append(backward(module, one))
-            norms.append([norm_of(p.grad) for p in trainable.values()])
+            norms.append(norms_of(list(trainable.values())))
     return {
         "names": list(trainable),
         "sizes": np.array([p.numel() for p in trainable.values()]),
@@ -76,7 +78,7 @@ def losses_along(
     parameters = [p for p in module.parameters() if p.requires_grad]
     with default_dtype(dtype):
         backward(module, call)
-        norms = np.array([norm_of(p.grad) for p in parameters])
+        norms = np.array(norms_of(parameters))
         ways = np.eye(len(parameters)) if signs is None else to_array(signs)
         ways = np.resize(ways, (len(ways), len(parameters))) * (norms > 0)
         ways = ways / np.maximum(1.0, np.sqrt(np.square(ways).sum(axis=1, keepdims=True)))
@@ -125,10 +127,21 @@ def backward(module: nn.Module, call: dict[str, Any]) -> float:
     return float(loss.detach())
 
 
-def norm_of(gradient: Tensor | None) -> float:
-    """Return the norm, 0 only for a gradient that is 0 everywhere."""
-    if gradient is None:
-        return MISSING
+def norms_of(parameters: list[nn.Parameter]) -> list[float]:
+    """Return the norm of every gradient, 0 only for one that is 0 everywhere."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    quick = iter(torch.stack(torch._foreach_norm(gradients)).tolist() if gradients else [])
+    norms = []
+    for parameter in parameters:
+        norm = MISSING if parameter.grad is None else float(next(quick))
+        if parameter.grad is not None and not SMALL < norm < LARGE:
+            norm = norm_of(parameter.grad)
+        norms.append(norm)
+    return norms
+
+
+def norm_of(gradient: Tensor) -> float:
+    """Return the norm of a gradient whose squares may be too small or too large to add up."""
     values = np.abs(to_array(gradient).astype(np.float64))
     largest = float(values.max(initial=0.0))
     if largest == 0.0:

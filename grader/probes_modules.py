@@ -71,9 +71,10 @@ def forward(
 ) -> dict[str, Any]:
     """Run the model on each of `calls` without gradients.
 
-    Returns the outputs, the outputs of the submodules named in `record` per call, the student's
-    loss of each call that names `targets`, the tensor arguments that were changed in place, and
-    whether the training mode was left as found.
+    A call that names an `embedding_row` runs with another vector in that row. Returns the outputs,
+    the outputs of the submodules named in `record` per call, the student's loss of each call that
+    names `targets`, the tensor arguments that were changed in place, and whether the training mode
+    was left as found.
     """
     module = session.get(model)
     module.train(mode == "train")
@@ -84,7 +85,8 @@ def forward(
         for one in calls:
             args, kwargs = one.get("args", []), one.get("kwargs", {})
             changed = watch(args, kwargs)
-            with recording(module, record or []) as seen:
+            row, values = one.get("embedding_row", (None, None))
+            with recording(module, record or []) as seen, overwritten(module, row, values):
                 outputs.append(function(*args, **kwargs))
             records.append(seen)
             touched += changed()
@@ -111,16 +113,20 @@ def logits_in(value: Any) -> Tensor:
     return inner
 
 
-@probe
-def overwrite_embedding_row(session: Session, model: str, row: int, values: Tensor) -> list[str]:
-    """Write `values` (D,) into one row of every token embedding; return the names changed."""
-    changed = []
-    with torch.no_grad():
-        for name, parameter in session.get(model).named_parameters():
+@contextlib.contextmanager
+def overwritten(module: nn.Module, row: int | None, values: Tensor | None) -> Iterator[None]:
+    """Let one row of every token embedding hold `values` (D,) for a while."""
+    before = []
+    if row is not None and values is not None:
+        for name, parameter in module.named_parameters():
             if "embedding" in name and parameter.ndim == 2 and parameter.shape[1] == len(values):
+                before.append((parameter, parameter[row].clone()))
                 parameter[row] = values.to(parameter.dtype)
-                changed.append(name)
-    return changed
+    try:
+        yield
+    finally:
+        for parameter, kept in before:
+            parameter[row] = kept
 
 
 @contextlib.contextmanager

@@ -73,12 +73,14 @@ class Report:
         self.request = request
         self.seed = seed
         self.flags = flags
+        self._kept: dict[str, tuple[int, dict[str, Any]]] = {}
 
     def write(self, outcomes: list[Outcome], *, complete: bool = False) -> dict[str, Any]:
         """Write `results.json` where it was asked for, and return the tree."""
         tree = self.tree(outcomes, complete=complete)
         if self.request.out is not None:
-            write_json(self.request.out / "results.json", tree)
+            # Until it is whole, a file that is replaced after every check need not be pretty.
+            write_json(self.request.out / "results.json", tree, indent=2 if complete else None)
         return tree
 
     def tree(self, outcomes: list[Outcome], *, complete: bool) -> dict[str, Any]:
@@ -105,10 +107,10 @@ class Report:
                 "files": sorted(self.staged.files),
                 "notes": self.staged.notes,
             },
-            "gates": [e.to_json() for e in gates],
-            "parts": [e.to_json() for e in parts],
-            "stretch": [e.to_json() for e in stretch],
-            **({"given": [e.to_json() for e in given]} if given else {}),
+            "gates": [self._plain(e) for e in gates],
+            "parts": [self._plain(e) for e in parts],
+            "stretch": [self._plain(e) for e in stretch],
+            **({"given": [self._plain(e) for e in given]} if given else {}),
             **self._scale(outcomes),
             "integrity": {"flags": [{"code": f.code, "message": f.message} for f in self.flags]},
             "isolation": {
@@ -120,6 +122,15 @@ class Report:
             "seed": self.seed,
             "replay": replay(self.request, self.seed),
         }
+
+    def _plain(self, entry: Entry) -> dict[str, Any]:
+        """Return an entry as plain values, made anew only when a check has joined it."""
+        name = entry.task or entry.name
+        count, plain = self._kept.get(name, (-1, {}))
+        if count != len(entry.checks):
+            plain = entry.to_json()
+            self._kept[name] = len(entry.checks), plain
+        return plain
 
     def _part(self, task: str, outcomes: list[Outcome]) -> Entry:
         own = [o for o in outcomes if o.stub and task_of(o.stub) == task]

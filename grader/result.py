@@ -147,11 +147,14 @@ def clean(value: Any) -> Any:
 
 def clean_text(text: str) -> str:
     """Return `text` without control characters and at most 4,000 characters long."""
-    kept = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    kept = text
+    if not text.isprintable():
+        marks = (c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+        kept = "".join(marks)
     return kept if len(kept) <= MAX_TEXT else kept[: MAX_TEXT - 4] + " ..."
 
 
-def write_json(path: Path, tree: Any) -> None:
+def write_json(path: Path, tree: Any, *, indent: int | None = 2) -> None:
     """Write `tree` so that a reader sees the old file or the new one, never half of one."""
-    text = json.dumps(tree, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(tree, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
     replace_file(path, text.encode())

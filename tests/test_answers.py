@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from grader import intake, patching, sandbox, settings
+from grader.benches import Benches
 from grader.draws import Draws
 from grader.engine import CHECKS
 from grader.expectations import Expectations
@@ -221,8 +222,10 @@ def run(check: Callable[..., Any], way: dict[str, Any], submission: Submission) 
     """Call the check as the plugin does."""
     rng = Draws(0, check.__name__)
     expected = EXPECTATIONS.for_check(check.__name__)
+    benches = Benches([submission, submission], rng, expected, SHORT)
     given = {"submission": submission, "rng": rng, "lab": SHORT, "findings": [],
-             "expected": expected, "before_training": lambda: None, **way}  # fmt: skip
+             "expected": expected, "before_training": lambda: None, "benches": benches,
+             **way}  # fmt: skip
     with np.errstate(all="ignore"):
         check(**{name: given[name] for name in inspect.signature(check).parameters})
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from grader import gradients, invariance
+from grader.benches import Benches, Pair
 from grader.draws import BOS, EOS, PAD, Draws, Ids
-from grader.expectations import Ask
 from grader.gradients import CALLS, ORDINARY, Found, Learning
 from grader.influence import Findings
 from grader.invariance import Batch, Bench, Model
 from grader.settings import Settings
 from grader.student_error import StudentError
-from grader.submission import Question, Submission, call, handle
+from grader.submission import Question, call, handle
 
 # Lengths of source and target rows.
 SHORT = ((1, 1, 1), (1, 1, 1))
@@ -34,17 +34,25 @@ class Share:
     mode: str
     calls: int
 
-    def question(self, rng: Draws, bench: Bench) -> Question:
-        """Return the question that asks for it."""
+    def question(self, bench: Bench, every: list[dict[str, Any]]) -> Question:
+        """Return the question that asks for it, out of all lessons."""
         return Question(
             "gradients",
             {
                 "model": self.model.handle,
-                "calls": lessons(rng, bench)[: self.calls],
+                "calls": every[: self.calls],
                 "mode": self.mode,
                 "dtype": bench.dtype,
             },
         )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one bench is asked: the lessons, and moves along the gradients."""
+
+    lessons: list[dict[str, Any]]
+    moves: Question
 
 
 def schedule(bench: Bench) -> list[Share]:
@@ -57,12 +65,11 @@ def schedule(bench: Bench) -> list[Share]:
     return shares
 
 
-def lessons(rng: Draws, bench: Bench) -> list[dict[str, Any]]:
+def lessons(rng: Draws, bench: Bench, batches: Pair) -> list[dict[str, Any]]:
     """Return the calls that `CALLS` names: the ordinary ones first, then the extreme ones."""
-    ordinary = [invariance.draw_batch(rng, bench, padded=p) for p in (False, True)]
     extreme = [draw_of(rng, bench, *lengths) for lengths in (SHORT, MOSTLY_PADDING)]
-    large = lesson(ordinary[1]) | {"logit_factor": LARGE_LOGITS}
-    return [*map(lesson, [*ordinary, *extreme]), large]
+    large = lesson(batches[1]) | {"logit_factor": LARGE_LOGITS}
+    return [*map(lesson, [*batches, *extreme]), large]
 
 
 def lesson(batch: Batch) -> dict[str, Any]:
@@ -85,14 +92,14 @@ def draw_of(rng: Draws, bench: Bench, source: tuple[int, ...], target: tuple[int
     return Batch(read, source, ids, target, padded=True)
 
 
-def differences(rng: Draws, bench: Bench, lab: Settings) -> Question:
+def differences(rng: Draws, bench: Bench, lab: Settings, every: list[dict[str, Any]]) -> Question:
     """Ask the first model for the loss after a few moves of all parameters together."""
     signs = 2.0 * rng.child("signs").integers((JOINT_MOVES, MOST_PARAMETERS), 0, 2) - 1.0
     return Question(
         "losses_along",
         {
             "model": bench.models[0].handle,
-            "call": lessons(rng, bench)[1],
+            "call": every[1],
             "step": lab.gradients.step,
             "signs": signs,
             "mode": "train",
@@ -103,25 +110,26 @@ def differences(rng: Draws, bench: Bench, lab: Settings) -> Question:
 
 @pytest.mark.gate(3, "finite_gradients")
 def test_every_parameter_gets_a_right_gradient(
-    submission: Submission, rng: Draws, expected: Ask, lab: Settings, findings: Findings
+    benches: Benches, rng: Draws, lab: Settings, findings: Findings
 ) -> dict[str, Any]:
     """Loss and gradients are finite, reach every parameter, and agree with finite differences."""
     seen: dict[str, Any] = {"smallest_gradient": np.inf, "largest_error": 0.0, "repeated": []}
-    learning = Learning(submission, lab, findings, seen)
+    stacks: dict[str, dict[int, int]] = {}
 
-    def ask(bench: Bench) -> tuple[list[Batch], list[Question]]:
-        batch = invariance.draw_batch(rng, bench, padded=True)
-        asked = [part.question(rng, bench) for part in schedule(bench)]
-        return [batch], [*asked, differences(rng, bench, lab)]
+    def ask(bench: Bench, batches: Pair) -> tuple[Asked, list[Question]]:
+        every = lessons(rng, bench, batches)
+        asked = Asked(every, differences(rng, bench, lab, every))
+        return asked, [*(part.question(bench, every) for part in schedule(bench)), asked.moves]
 
     try:
-        for bench, batches, answers in invariance.rounds(submission, rng, expected, lab, ask):
-            invariance.judge_determinism(bench, batches[-1], answers[:2], seen)
-            for part, answer in zip(schedule(bench), answers[2:-1], strict=True):
-                found = judge(rng, bench, part, answer, learning)
+        for answered in benches.rounds(ask, seen):
+            learning = Learning(answered.submission, lab, findings, seen, stacks)
+            bench, answers = answered.bench, answered.answers
+            for part, answer in zip(schedule(bench), answers[:-1], strict=True):
+                found = judge(rng, bench, part, answered.asked, answer, learning)
             gradients.judge_growth(bench, found, learning)
-            question = differences(rng, bench, lab)
-            gradients.judge_differences(bench, question, list(found.names), answers[-1], learning)
+            moves = answered.asked.moves
+            gradients.judge_differences(bench, moves, list(found.names), answers[-1], learning)
     except StudentError as error:
         gradients.explain_error(error)
         raise
@@ -129,8 +137,9 @@ def test_every_parameter_gets_a_right_gradient(
 
 
 def judge(
-    rng: Draws, bench: Bench, share: Share, answer: dict[str, Any], learning: Learning
-) -> Found:
+    rng: Draws, bench: Bench, share: Share, asked: Asked, answer: dict[str, Any],
+    learning: Learning,
+) -> Found:  # fmt: skip
     """Fail on a number that is not finite, then on a parameter that no ordinary batch teaches."""
     found = gradients.read(bench, share.model, share.mode, answer, share.calls)
     gradients.judge_finite(found)
@@ -142,9 +151,8 @@ def judge(
         gradients.judge_silent(found, bench, silent, learning)
     if silent:
         learning.seen["repeated"] = sorted({*learning.seen["repeated"], *silent})
-        found = gradients.read(
-            bench, share.model, share.mode, again(rng, bench, share, learning), ORDINARY
-        )
+        repeated = again(rng, bench, share, asked, learning)
+        found = gradients.read(bench, share.model, share.mode, repeated, ORDINARY)
         gradients.judge_finite(found)
         gradients.judge_silent(found, bench, gradients.silent(found, bench), learning)
     learning.seen.setdefault("gradient_norms", found.table(0))
@@ -153,7 +161,9 @@ def judge(
     return found
 
 
-def again(rng: Draws, bench: Bench, share: Share, learning: Learning) -> dict[str, Any]:
+def again(
+    rng: Draws, bench: Bench, share: Share, asked: Asked, learning: Learning
+) -> dict[str, Any]:
     """Ask once more after a few of the student's own steps: a layer may start at 0."""
     steps = learning.lab.gradients.steps_until_zero_counts
     drawn = [
@@ -165,7 +175,7 @@ def again(rng: Draws, bench: Bench, share: Share, learning: Learning) -> dict[st
     ]
     recipe = {"$recipe": {"steps": steps, "batch_size": len(drawn[0].target)}}
     train = call("training.train", handle(share.model.handle), batches, recipe, dtype=bench.dtype)
-    question = Share(share.model, share.mode, ORDINARY).question(rng, bench)
+    question = replace(share, calls=ORDINARY).question(bench, asked.lessons)
     _, answer = learning.submission.ask(train, question)
     return dict(answer)
 
