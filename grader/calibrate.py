@@ -1,32 +1,35 @@
 """How far each threshold is from the nearest right and the nearest wrong submission.
 
-`python -m grader calibrate` grades the solution and the right cases of the corpus over many seeds,
-and every wrong case once, and tables what the gates measured.
+`python -m grader calibrate` grades the solution over many seeds in every configuration that can
+solve its task, the right cases of the corpus over some and every wrong case once, and tables what
+the gates measured. Every result is kept as it comes; the same command goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from datetime import date
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from grader import corpus, patching, report, settings
+from grader import corpus, margins, patching, settings
+from grader.batch import keys
 from grader.engine import Referee
 from grader.pool import Pool, serve
 from grader.report import Request
-from grader.result import write_json
-from grader.settings import Settings
+from grader.settings import Settings, enlarged
 
 Json = dict[str, Any]
+LARGE_SHARE = 10  # the larger size, which takes ten times as long, gets a tenth of the seeds
 DOCS = patching.ROOT / "docs" / "calibration.md"
 GATES = ("future_independence", "padding_invariance", "finite_gradients", "greedy_accuracy")
 
@@ -70,35 +73,112 @@ class Seen:
     wrong: list[float] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Configuration:
+    """A size, a task and a way to tell positions under which the solution is graded."""
+
+    name: str
+    task: Literal["reverse", "copy"] = "reverse"
+    num_layers: int = 1
+    positions: str = "learned"
+    large: bool = False
+
+    def settings(self, lab: Settings) -> Settings:
+        """Return the settings that say so."""
+        if self.large:
+            return enlarged(lab, self.task)
+        given = lab.given if self.positions == LEARNED else "submitted"
+        model = replace(lab.model, num_layers=self.num_layers)
+        return replace(lab, given=given, model=model, data=replace(lab.data, task=self.task))
+
+
+LEARNED = "learned"
+CONFIGURATIONS = {
+    made.name: made
+    for made in [
+        *(
+            Configuration(f"{task}, {positions}, {layers} layer(s)", task, layers, positions)
+            for task in ("reverse", "copy")
+            for positions in (LEARNED, "sinusoidal")
+            for layers in (1, 2)
+        ),
+        Configuration("larger size, reverse", large=True),
+        Configuration("larger size, copy", task="copy", large=True),
+    ]
+}
+
+
 def judging(referee: Referee) -> Callable[[Json], Json]:
-    """Return what grades one task: a case (or the solution) under one seed."""
+    """Return what grades one task: a case, or the solution in a configuration, under one seed."""
+    lab = referee.settings
 
     def judge(task: Json) -> Json:
+        made = CONFIGURATIONS[task["configuration"]] if task["configuration"] else None
+        referee.adopt(made.settings(lab) if made else lab)
+        parts = frozenset[str]() if made else None
         with tempfile.TemporaryDirectory(prefix="grader-calibrate-") as folder:
             path = patching.SOLUTION
             if task["case"]:
-                case = corpus.read(Path(task["case"]), referee.settings)
+                case = corpus.read(Path(task["case"]), lab)
                 path = Path(folder, case.name)
                 tree = patching.patched(case.base, case.edit, case.file, case.delete)
                 patching.write(tree, path)
-            request = Request(path, Path(folder, "out"), seed=task["seed"], gates=task["gates"])
+            elif made and made.positions != LEARNED:
+                path = Path(folder, "solution")
+                shutil.copytree(patching.SOLUTION, path)
+                tell_positions(path / "transformer" / "config.py", made.positions)
+            request = Request(
+                path, Path(folder, "out"), seed=task["seed"], gates=task["gates"], tasks=parts
+            )
             found = referee.grade(request)
         gates = {g["name"]: [g["status"], g["evidence"]] for g in found["gates"]}
-        return task | {"score": found["score"], "passed": found["passed"], "gates": gates}
+        passed = found["gates_passed"] if made else found["passed"]
+        return task | {"score": found["score"], "passed": passed, "gates": gates}
 
     return judge
 
 
+def tell_positions(config: Path, positions: str) -> None:
+    """Make a tree's models tell positions in another way unless they are told otherwise."""
+    text = config.read_text(encoding="utf-8")
+    default = f'positions: str = "{LEARNED}"'
+    assert default in text
+    config.write_text(text.replace(default, f'positions: str = "{positions}"'), encoding="utf-8")
+
+
 def tasks(lab: Settings, seeds: int, variants: int) -> Iterator[Json]:
-    """Yield the solution under every seed, each right case under some, each wrong one once."""
+    """Yield each configuration under its seeds, each right case under some, wrong ones once."""
     for seed in range(seeds):
-        yield {"kind": "right", "case": "", "seed": seed, "gates": 4}
+        for name, made in CONFIGURATIONS.items():
+            if not made.large or seed < -(-seeds // LARGE_SHARE):
+                yield {"kind": "right", "case": "", "configuration": name, "seed": seed, "gates": 4}
     for case in corpus.load(lab, kinds=["right"]):
         for seed in range(variants):
-            yield {"kind": "right", "case": str(case.path), "seed": seed, "gates": 4}
+            yield {"kind": "right", "case": str(case.path), "configuration": "", "seed": seed,
+                   "gates": 4}  # fmt: skip
     for case in corpus.load(lab, kinds=["wrong"]):
         gates = 4 if case.trains else 3
-        yield {"kind": "wrong", "case": str(case.path), "seed": 0, "gates": gates}
+        yield {"kind": "wrong", "case": str(case.path), "configuration": "", "seed": 0,
+               "gates": gates}  # fmt: skip
+
+
+def kept(path: Path, source: str) -> dict[str, Json]:
+    """Read the results that an earlier run with the same code left, by task."""
+    found = {}
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    for line in lines:
+        try:
+            result = json.loads(line)
+        except ValueError:  # the line at which it was stopped
+            continue
+        if result.pop("source") == source:
+            found[task_key(result)] = result
+    return found
+
+
+def task_key(task: Json) -> str:
+    """Return what tells a task from others."""
+    return "|".join(str(task[k]) for k in ("kind", "case", "configuration", "seed", "gates"))
 
 
 def values(evidence: Any, name: str) -> Iterator[float]:
@@ -134,19 +214,6 @@ def witnessed(evidence: Any, threshold: Threshold, lab: Settings) -> list[float]
     return [v for v in found if (v > bound) == threshold.right_is_below and v != bound]
 
 
-def upper_rate(failures: int, trials: int) -> float:
-    """Return the 95% upper bound of a rate (Clopper and Pearson 1934), by bisection."""
-    low, high = failures / max(trials, 1), 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        tail = sum(
-            math.comb(trials, k) * middle**k * (1 - middle) ** (trials - k)
-            for k in range(failures + 1)
-        )
-        low, high = (middle, high) if tail > 0.05 else (low, middle)
-    return high
-
-
 def lines(table: dict[str, Seen], lab: Settings) -> list[list[str]]:
     """Return the rows of the margin table."""
     rows = []
@@ -161,48 +228,43 @@ def lines(table: dict[str, Seen], lab: Settings) -> list[list[str]]:
     return rows
 
 
-HEADINGS = ["threshold", "bound", "nearest right", "runs", "nearest wrong", "cases"]
-
-
-def markdown(rows: list[list[str]], rejected: int, trials: int) -> str:
-    """Return the page that docs/ keeps."""
-    made = report.environment()
-    versions = ", ".join(f"{k} {made[k]}" for k in ("python", "torch", "numpy"))
-    head = f"| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}\n"
-    body = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    return (
-        "# Margins of the gates\n\n"
-        f"Measured {date.today().isoformat()} with {versions} by `make calibrate`: the solution "
-        "and every right case of the corpus over many seeds, every wrong case once.\n\n"
-        f"{head}{body}\n"
-        f"Right submissions rejected: {rejected} of {trials} runs "
-        f"(95% upper bound of the rate: {100 * upper_rate(rejected, trials):.2g}%).\n\n"
-        "Gate 4 trains once more, from another seed, where a training ends between `near_miss` "
-        "and `exact_match` of lab.toml; the better attempt counts.\n"
-    )
+def measured(options: argparse.Namespace, lab: Settings, console: Console) -> list[Json]:
+    """Grade what has not been graded yet, and return all results in order."""
+    todo = list(tasks(lab, options.seeds, options.variants))
+    path = options.out / "results.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    source = keys.inputs(lab, contained=True).grader
+    known = kept(path, source)
+    missing = [task for task in todo if task_key(task) not in known]
+    with Pool("grader.calibrate", options.jobs) as pool, path.open("a", encoding="utf-8") as file:
+        answers = track(pool.map(missing), "grading", total=len(missing), console=console,
+                        transient=True, disable=not console.is_terminal)  # fmt: skip
+        for result in answers:
+            file.write(json.dumps(result | {"source": source}) + "\n")
+            file.flush()
+            known[task_key(result)] = result
+    return [known[task_key(task)] for task in todo]
 
 
 def main(options: argparse.Namespace) -> int:
     """Run `python -m grader calibrate` and return its exit code."""
     lab, console = settings.load(), Console(highlight=False)
-    todo = list(tasks(lab, options.seeds, options.variants))
-    with Pool("grader.calibrate", options.jobs) as pool:
-        results = list(track(pool.map(todo), "grading", total=len(todo), console=console,
-                             transient=True, disable=not console.is_terminal))  # fmt: skip
-    write_json(options.out / "calibrate.json", {"results": results})
-    rows = lines(collect(results, lab), lab)
+    results = measured(options, lab, console)
     right = [r for r in results if r["kind"] == "right"]
     rejected = [r for r in right if not r["passed"]]
-    table = Table(*HEADINGS, box=None)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    console.print(f"right submissions rejected: {len(rejected)} of {len(right)}")
+    near, rated = lines(collect(results, lab), lab), margins.rates(right, GATES[3])
+    for headings, rows in ((margins.HEADINGS, near), (margins.RATES, rated)):
+        table = Table(*headings, box=None)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        console.print()
     for result in rejected:
-        console.print(f"  {result['case'] or 'solution'} seed {result['seed']}", soft_wrap=True)
+        name = result["case"] or result["configuration"]
+        console.print(f"rejected: {name}, seed {result['seed']}", soft_wrap=True)
     if options.write_docs:
         DOCS.parent.mkdir(exist_ok=True)
-        DOCS.write_text(markdown(rows, len(rejected), len(right)), encoding="utf-8")
+        DOCS.write_text(margins.markdown(near, rated), encoding="utf-8")
     return 1 if rejected else 0
 
 
