@@ -40,6 +40,20 @@ class Changes:
     target: Ids
     source: Ids | None
 
+    def arguments(self, batch: Batch, model: Model) -> dict[str, Any]:
+        """Return the call that asks a model for all that is judged of it.
+
+        A sharp softmax may hide a source token: nobody asks sharpened weights for it.
+        """
+        rows = self.rows(batch, model)
+        source = None if self.source is None else self.source[:rows]
+        return batch.arguments(self.target[:rows], source)
+
+    def rows(self, batch: Batch, model: Model) -> int:
+        """Return how many rows `arguments` asks for."""
+        rows, length = batch.target.shape
+        return 2 * length * rows if model.sharpened else len(self.target)
+
 
 def changes(rng: Draws, batch: Batch, vocab_size: int) -> Changes:
     """Leave the batch as it is, change every token, all after every split, every source token."""
@@ -67,7 +81,7 @@ def questions(bench: Bench, batch: Batch, changed: Changes) -> list[Question]:
     return [
         forward(
             model.handle,
-            batch.arguments(changed.target, changed.source),
+            changed.arguments(batch, model),
             *(batch.arguments(batch.target[:, :t]) for t in prefixes(batch, model, mode)),
             mode=mode,
             dtype=bench.dtype,
@@ -102,8 +116,9 @@ def judge(
     seen, findings = trial.seen, trial.findings
     rows, length = batch.target.shape
     real = batch.real()
-    repeats = len(changed.target) // rows
-    stacked = logits_of(outputs[0], len(changed.target), length, bench, np.tile(real, (repeats, 1)))
+    asked = changed.rows(batch, model)
+    repeats = asked // rows
+    stacked = logits_of(outputs[0], asked, length, bench, np.tile(real, (repeats, 1)))
     stacked = stacked.reshape(repeats, rows, *stacked.shape[1:])
     base = stacked[0]
     moved = np.abs(stacked[1:] - base).max(axis=-1)

@@ -24,6 +24,12 @@ def upper_rate(failures: int, trials: int) -> float:
     return high
 
 
+def attempts(evidence: Json) -> list[float]:
+    """Return the exact match of every training that a gate's evidence tells of."""
+    inner = [evidence, *(v for v in evidence.values() if isinstance(v, dict))]
+    return next((list(e["attempts"]) for e in inner if "attempts" in e), [])
+
+
 def rates(right: list[Json], gate: str) -> list[list[str]]:
     """Return, for each configuration and for the right cases, how many were rejected.
 
@@ -35,9 +41,9 @@ def rates(right: list[Json], gate: str) -> list[list[str]]:
         if not own:
             continue
         bad = sum(not r["passed"] for r in own)
-        trained = [r["gates"][gate][1] for r in own if "attempts" in r["gates"][gate][1]]
-        first = [t["attempts"][0] for t in trained]
-        again = sum(len(t["attempts"]) > 1 for t in trained)
+        trained = [made for r in own if (made := attempts(r["gates"][gate][1]))]
+        first = [made[0] for made in trained]
+        again = sum(len(made) > 1 for made in trained)
         least = f"{min(first):.4g}" if first else "-"
         bound = f"{100 * upper_rate(bad, len(own)):.2g}%"
         rows.append([name or "right cases", str(len(own)), least, str(again), str(bad), bound])

@@ -42,6 +42,8 @@ GRADING = Catalogue(
                    "bench.grading", ("whole",), rounds=5),
         Experiment("parts_warm", "every part looked at alone by a warm referee",
                    "bench.grading", ("parts",), rounds=5),
+        Experiment("watch", "a file of the solution is saved while `watch` runs, every file in "
+                   "turn", "bench.watching", (), rounds=12),
         Experiment("memory", "memory of all processes while the solution is graded, read 20 times "
                    "a second", "bench.grading", ("memory",), rounds=3),
         Experiment("grading_growth", "one referee grades the solution again and again",
@@ -57,6 +59,10 @@ GRADING = Catalogue(
                "workers", "grade_warm", "s", Target(1.5), value("overhead")),
         Figure("slowest_part", "one part looked at alone, from the files to the report, warm; the "
                "slowest of six", "parts_warm", "ms", Target(150.0), thousandfold("slowest")),
+        Figure("watch_task", "watch: from saving a file to the verdict of its task", "watch", "s",
+               Target(0.5), value("task")),
+        Figure("watch_gates", "watch: from the same save to the verdict of gates 1 to 3", "watch",
+               "s", Target(1.5), value("gates")),
         Figure("memory_together", "referee, zygote and worker together at their largest "
                "(proportional size: a shared page counts once)", "memory", "MB", Target(1000.0),
                value("together")),

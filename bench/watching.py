@@ -1,0 +1,74 @@
+"""Seconds from saving a file to what `watch` says of its task, and of gates 1 to 3."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.options import parse
+from grader.bench.rounds import tell
+from grader.patching import SOLUTION
+
+FILES = ("masks", "attention", "residual", "encoder", "decoder", "training")
+PAUSE_S = 0.3  # a person looks up between two saves
+
+
+class Watching:
+    """`python -m grader watch` over a copy of the solution, and the lines that it prints."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start it, and wait until it has looked at everything once."""
+        self.package = folder / "tree" / "transformer"
+        shutil.copytree(SOLUTION / "transformer", self.package)
+        command = [sys.executable, "-u", "-m", "grader", "watch", "--tree", str(folder / "tree")]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.wait_for("everything:")
+
+    def wait_for(self, *starts: str) -> float:
+        """Return when a line came that starts with one of `starts`.
+
+        Raises:
+            SystemExit: it ended before.
+        """
+        assert self.process.stdout
+        for line in self.process.stdout:
+            if line.startswith(starts):
+                return time.perf_counter()
+        raise SystemExit("watch ended by itself")
+
+    def save(self, name: str) -> dict[str, float]:
+        """Save a file with one comment more, and time both verdicts."""
+        path = self.package / f"{name}.py"
+        text = path.read_text(encoding="utf-8") + "# saved\n"
+        began = time.perf_counter()
+        path.write_text(text, encoding="utf-8")
+        task = self.wait_for("task ") - began
+        return {"task": task, "gates": self.wait_for("everything:") - began}
+
+    def close(self) -> None:
+        """Press Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.communicate(timeout=30)
+
+
+def main() -> None:
+    """Save the files in turn."""
+    options = parse(__doc__ or "")
+    with tempfile.TemporaryDirectory() as folder:
+        watching = Watching(Path(folder))
+        try:
+            for name in itertools.islice(itertools.cycle(FILES), options.rounds):
+                time.sleep(PAUSE_S)
+                tell(watching.save(name))
+        finally:
+            watching.close()
+
+
+if __name__ == "__main__":
+    main()
