@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from grader.workers import Workshop
 
 PASSED, NOT_PASSED, CANNOT_GRADE, GRADER_FAILED = 0, 1, 2, 3
+STOPPED = 130  # by Ctrl-C, as shells have it
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -91,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         if options.command != "watch":
             print("stopped; what was found so far is kept in results.json", file=sys.stderr)
-        return 130
+        return STOPPED
 
 
 def _verify(options: argparse.Namespace) -> int:

@@ -94,6 +94,7 @@ def test_readme_exit_codes_are_those_of_the_command_line() -> None:
             command_line.NOT_PASSED,
             command_line.CANNOT_GRADE,
             command_line.GRADER_FAILED,
+            command_line.STOPPED,
         )
     ]
 
