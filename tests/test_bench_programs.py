@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 
-from bench import training
+from bench import combinations, training
 from bench.floor import kernels
 from bench.peer import Peer
 from bench.step import Subjects
@@ -36,6 +37,26 @@ def test_peer_computes_what_the_lab_model_computes() -> None:
     found = Peer(ours)(source, decoder_inputs)
     real = targets != PAD
     torch.testing.assert_close(found[real], wanted[real], rtol=1e-4, atol=1e-4)
+
+
+def test_every_combination_is_tried_and_each_can_be_built() -> None:
+    (experiment,) = (e for e in catalogue.ALL.experiments if e.name == "combinations")
+    trials = combinations.trials()
+    assert experiment.rounds == len(trials)
+    assert len({(t.name, t.num_layers, t.task) for t in trials}) == len(trials)
+    for trial in trials:
+        Seq2SeqTransformer(replace(LAB, num_layers=trial.num_layers, **trial.fields))
+
+
+def test_a_trial_says_at_which_look_its_target_was_reached(monkeypatch) -> None:
+    monkeypatch.setattr(combinations, "BUDGETS", (24, 48))
+    monkeypatch.setattr(combinations, "TARGET", 0.0)
+    trial = combinations.Trial("learned", {}, 1, "copy")
+    found = trial.run(0)
+    assert found["steps"] == 1 and "at_48" not in found
+    monkeypatch.setattr(combinations, "TARGET", 0.99)
+    found = combinations.Trial("none", {"positions": "none"}, 1, "reverse").run(0)
+    assert "steps" not in found and found["at_48"] < 0.99
 
 
 def test_subjects_start_from_one_set_of_weights() -> None:

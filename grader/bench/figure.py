@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-Round = Mapping[str, float]
+Round = Mapping[str, Any]  # numbers by name; a table's rounds hold words too
 
 
 class Spread(NamedTuple):
@@ -106,6 +106,23 @@ class Curve:
     x: str
     series: Mapping[str, str]
     unit: str
+
+
+@dataclass(frozen=True)
+class Tabled:
+    """A table: every round of the experiment is a row.
+
+    Args:
+        name: How `--only` calls it.
+        sentence: What it shows.
+        experiment: Name of the experiment it is read from.
+        columns: Keys of the rounds, with their headings; a round may lack some.
+    """
+
+    name: str
+    sentence: str
+    experiment: str
+    columns: Mapping[str, str]
 
 
 @dataclass(frozen=True)

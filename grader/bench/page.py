@@ -42,6 +42,11 @@ def text(tree: Mapping[str, Any], notes: str, pictures: Sequence[str]) -> str:
         shown = "".join(f"![{curve['sentence']}]({name})\n\n" for name in names)
         heading = f"## {curve['name']}\n\n{curve['sentence']}\n\n"
         blocks.append(heading + shown + points(curve, found["rounds"]))
+    for made in tree["tables"]:
+        found = tree["experiments"].get(made["experiment"], {"rounds": []})
+        rows = ([cell(r.get(key)) for key in made["columns"]] for r in found["rounds"])
+        heading = f"## {made['name']}\n\n{made['sentence']}\n\n"
+        blocks.append(heading + table(list(made["columns"].values()), rows))
     return "\n".join(blocks)
 
 
@@ -73,6 +78,11 @@ def points(curve: Mapping[str, Any], rounds: Iterable[Mapping[str, float]]) -> s
         for r in rounds
     ]
     return table(heads, rows)
+
+
+def cell(value: float | str | None) -> str:
+    """Write what a table holds; nothing for what a round lacks."""
+    return "" if value is None else value if isinstance(value, str) else f"{value:.4g}"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

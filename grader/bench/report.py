@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -61,6 +62,7 @@ def tree(session: Session, began: datetime, where: Mapping[str, Any]) -> dict[st
         "machine": dict(where),
         "figures": [_figure(result) for result in session.results()],
         "curves": [_curve(curve) for curve in session.catalogue.curves],
+        "tables": [asdict(table) for table in session.catalogue.tables],
         "experiments": {
             e.name: {
                 "sentence": e.sentence,

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from grader.bench.figure import Curve, Experiment, Figure, Result, Round
+from grader.bench.figure import Curve, Experiment, Figure, Result, Round, Tabled
 from grader.bench.rounds import MeasurementFailed
 
 Run = Callable[[Experiment], Iterator[Round]]
@@ -33,11 +33,12 @@ class Catalogue:
     experiments: tuple[Experiment, ...]
     figures: tuple[Figure, ...]
     curves: tuple[Curve, ...] = ()
+    tables: tuple[Tabled, ...] = ()
 
     @property
-    def readings(self) -> list[Figure | Curve]:
+    def readings(self) -> list[Figure | Curve | Tabled]:
         """Return all that is read from experiments."""
-        return [*self.figures, *self.curves]
+        return [*self.figures, *self.curves, *self.tables]
 
     def names(self) -> list[str]:
         """Return what `--only` accepts."""
@@ -55,13 +56,15 @@ class Catalogue:
         if unknown:
             raise ValueError(f"nothing is called {', '.join(unknown)}; --list lists the names")
 
-        def kept(item: Figure | Curve) -> bool:
+        def kept(item: Figure | Curve | Tabled) -> bool:
             return item.name in only or item.experiment in only
 
         figures = tuple(f for f in self.figures if kept(f))
         curves = tuple(c for c in self.curves if kept(c))
+        tables = tuple(t for t in self.tables if kept(t))
         read = {item.experiment for item in self.readings if kept(item)}.union(only)
-        return Catalogue(tuple(e for e in self.experiments if e.name in read), figures, curves)
+        experiments = tuple(e for e in self.experiments if e.name in read)
+        return Catalogue(experiments, figures, curves, tables)
 
 
 @dataclass
