@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from grader.workers import Workshop
 
 PASSED, NOT_PASSED, CANNOT_GRADE, GRADER_FAILED = 0, 1, 2, 3
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 STOPPED = 130  # by Ctrl-C, as shells have it
 
 
@@ -139,11 +141,18 @@ def _graded(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> i
     as_json = "json" in options.format
     console = Console(stderr=as_json, highlight=False)
     refuse_unwritable(out)
-    with engine.Referee(lab, workshop=workshop) as referee:
-        with terminal.Progress(console, quiet=options.quiet or as_json) as progress:
-            tree = referee.grade(request, progress)
-    report_html.write(tree, out / "report.html")
-    platforms.export(tree, options.format, out)
+    try:
+        with engine.Referee(lab, workshop=workshop) as referee:
+            with terminal.Progress(console, quiet=options.quiet or as_json) as progress:
+                tree = referee.grade(request, progress)
+        report_html.write(tree, out / "report.html")
+        platforms.export(tree, options.format, out)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        why = f"{out} cannot be written ({error.strerror})"
+        print(f"cannot grade: {why}: make room and give the same command again", file=sys.stderr)
+        return CANNOT_GRADE
     if as_json:
         print(json.dumps(tree, indent=2, ensure_ascii=False))
     else:

@@ -8,12 +8,14 @@ unique is no match.
 
 from __future__ import annotations
 
-import io
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
+from typing import BinaryIO
 
 from grader.csvtext import Cell, Table, read_table
 from grader.matching import Grade, Reader, match, name_key
@@ -25,7 +27,15 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)?")
 _IDENTIFIER = re.compile(r"\D+?(\d+)")
 _MAXIMUM = "Maximum Grade"
 
-__all__ = ["Filled", "Grade", "GradebookError", "feedback_zip", "fill_canvas", "fill_moodle"]
+__all__ = [
+    "Filled",
+    "Grade",
+    "GradebookError",
+    "feedback_zip",
+    "fill_canvas",
+    "fill_moodle",
+    "is_feedback_zip",
+]
 
 
 class GradebookError(ValueError):
@@ -161,25 +171,37 @@ def fill_moodle(data: bytes, grades: Sequence[Grade], grade_column: str | None =
     return filled
 
 
-def feedback_zip(items: Iterable[tuple[str, str, bytes]]) -> bytes:
-    """Pack feedback for upload.
+def feedback_zip(items: Iterable[tuple[str, str, Path]], out: BinaryIO) -> None:
+    """Pack feedback for upload, the same bytes for the same items.
 
     Args:
         items: for each file the submission's `upload` prefix (see grader.collect), a file name
-            and its content. Canvas takes names with its ids in them, Moodle folders as it sent
-            them; both prefixes come out of their own download.
-
-    Returns:
-        A zip, the same bytes for the same items.
+            and where its content lies. Canvas takes names with its ids in them, Moodle folders as
+            it sent them; both prefixes come out of their own download.
+        out: where the zip is written.
     """
-    out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for prefix, name, content in sorted(items):
+        for prefix, name, path in sorted(items):
             member = zipfile.ZipInfo(prefix + name, (1980, 1, 1, 0, 0, 0))
             member.external_attr = 0o100644 << 16
             member.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(member, content)
-    return out.getvalue()
+            archive.writestr(member, path.read_bytes())
+
+
+def is_feedback_zip(items: Iterable[tuple[str, str, Path]], made: Path) -> bool:
+    """Tell whether `made` is what `feedback_zip` makes of the items, which takes longer."""
+    try:
+        with zipfile.ZipFile(made) as archive:
+            held = {m.filename: (m.file_size, m.CRC) for m in archive.infolist()}
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+    number = 0
+    for prefix, name, path in items:
+        content = path.read_bytes()
+        number += 1
+        if held.get(prefix + name) != (len(content), zlib.crc32(content)):
+            return False
+    return number == len(held)
 
 
 def _canvas_column(heads: list[str], assignment: str | None) -> int:

@@ -31,7 +31,17 @@ STUDENTS = (
     "worker.py", "zygote.py", "checks/*", "platforms/command.py", "probes*.py", "templates/report*",
 )  # fmt: skip
 # They know answers, wrong trees or the solution; the commands that need them are not offered.
-WITHHELD = ("batch", "calibrate", "handout", "mutants", "mutation", "oracle", "release", "verify")
+WITHHELD = (
+    "batch",
+    "calibrate",
+    "handout",
+    "margins",
+    "mutants",
+    "mutation",
+    "oracle",
+    "release",
+    "verify",
+)
 TARGETS = ("help", "setup", "check", "watch", "grade", "scale", "notebooks", "clean")
 AS_THEY_ARE = ("LICENSE", "constraints.txt", ".gitignore", ".devcontainer/devcontainer.json")
 # A member's date is part of the archive's bytes.
@@ -113,12 +123,7 @@ def _imported(name: str, source: bytes) -> set[str]:
 
 def public_lab(text: str) -> str:
     """Return lab.toml with the public salt in place of the instructor's."""
-    changed, count = re.subn(
-        r'(?m)^salt = ".*?".*$', f'salt = "{PUBLIC_SALT}" # your instructor has another', text
-    )
-    if count != 1:
-        raise ReleaseError(f'lab.toml: expected one line salt = "...", found {count}')
-    return changed
+    return bundles.salted(text, PUBLIC_SALT, "your instructor has another")
 
 
 def students_makefile(text: str) -> str:
@@ -194,12 +199,12 @@ def main(options: argparse.Namespace) -> int:
     try:
         files = handout_files()
         write_zip(files, path)
-        autograder, workflow = bundles.build(options.out)
+        made = bundles.build(options.out)
     except (ReleaseError, OSError) as error:
         print(f"cannot release: {error}", file=sys.stderr)
         return 2
     size = path.stat().st_size / 2**20
     print(f"{path}: {len(files)} files, {size:.1f} MB; all checks in it are public")
-    print(f"{autograder}: for Gradescope, never for students")
-    print(f"{workflow}: for the repository that students of GitHub Classroom start from")
+    for bundle, purpose in made.items():
+        print(f"{bundle}: {purpose}")
     return 0

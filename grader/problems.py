@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,17 @@ def problems(checks: Iterable[tuple[Place, Check]]) -> list[Problem]:
         if place not in problem.places:
             problem.places.append(place)
     return list(found.values())
+
+
+def flags(tree: Mapping[str, Any]) -> list[Mapping[str, str]]:
+    """Return the integrity flags in the order in which a person reads: line 9 before line 10."""
+    found: list[Mapping[str, str]] = tree["integrity"]["flags"]
+    return sorted(found, key=lambda flag: _natural(f"{flag['code']} {flag['message']}"))
+
+
+def _natural(text: str) -> list[tuple[str, int]]:
+    pairs = re.findall(r"(\D*)([0-9]{0,18})", text)
+    return [(words, int(digits or -1)) for words, digits in pairs]
 
 
 def to_write(tree: Mapping[str, Any]) -> str:

@@ -68,7 +68,7 @@ def render(tree: Mapping[str, Any]) -> str:
     """Return the report of a tree as HTML."""
     begun = [e for e in (*tree["stretch"], *tree.get("scale", []))
              if e["status"] not in ("not_implemented", "blocked")]  # fmt: skip
-    return template().render(
+    return template("report.html.j2").render(
         name=cut(str(tree["submission"]["name"]), 80),
         tree=tree,
         sentence=sentence(tree),
@@ -85,13 +85,13 @@ def render(tree: Mapping[str, Any]) -> str:
 
 
 @cache
-def template() -> jinja2.Template:
-    """Return the page's template; it escapes whatever is not markup of ours."""
+def template(name: str) -> jinja2.Template:
+    """Return a page's template; it escapes whatever is not markup of ours."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)
 
 
 def title(name: str) -> str:

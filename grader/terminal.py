@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import rich.progress
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.progress import BarColumn, SpinnerColumn, TextColumn
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from grader.problems import place_of, problems, to_write
+from grader.problems import flags, place_of, problems, to_write
 from grader.result import clean_text
 
 MARKS = {
@@ -157,7 +158,24 @@ class Bars:
         )
 
 
-def verdict(tree: Mapping[str, Any], folder: Path) -> Group:
+class Trimmed:
+    """Rows one below the other; in a file, without the spaces that tables put at line ends."""
+
+    def __init__(self, *rows: RenderableType) -> None:
+        """Hold the rows."""
+        self.rows = Group(*rows)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield what rich prints."""
+        if console.is_terminal:
+            yield self.rows
+            return
+        for line in console.render_lines(self.rows, options, pad=False):
+            yield Segment("".join(segment.text for segment in line).rstrip())
+            yield Segment.line()
+
+
+def verdict(tree: Mapping[str, Any], folder: Path) -> Trimmed:
     """Return the verdict of a `results.json` tree in `folder`, as something rich can print."""
     rows: list[Any] = [_heading(tree), Text()]
     said: dict[str, str] = {}
@@ -172,7 +190,7 @@ def verdict(tree: Mapping[str, Any], folder: Path) -> Group:
         rows.append(_table("Larger size (no points)", tree["scale"], said))
     rows += _problems(tree)
     rows += [Text(f"note: {clean_text(n)}", style="dim") for n in tree["submission"]["notes"]]
-    for flag in tree["integrity"]["flags"]:
+    for flag in flags(tree):
         rows.append(Text(f"for a person to read: {clean_text(flag['message'])}", style="yellow"))
     if not tree["isolation"]["contained"]:
         rows.append(
@@ -185,7 +203,7 @@ def verdict(tree: Mapping[str, Any], folder: Path) -> Group:
     rows += [Text(), _sentence(tree)]
     for what, file in (("report", "report.html"), ("all figures", "results.json")):
         rows.append(Text(f"{what}: {folder / file}", style="dim", overflow="fold"))
-    return Group(*rows)
+    return Trimmed(*rows)
 
 
 def _heading(tree: Mapping[str, Any]) -> Text:

@@ -21,7 +21,8 @@ CONTROL_ROWS = 128
 # What the worker says of the training while it runs: it is shown, and counts for nothing.
 SHOWN = ("loss", "accuracy")
 # The system counts processor time in hundredths of a second.
-YARDSTICK_STEPS = 16
+YARDSTICK_STEPS = 12
+WARM_UP_STEPS = 2
 # A step of the lab's own loop costs this many steps of the yardstick.
 LAB_LOOP = 1.3
 
@@ -34,7 +35,7 @@ class Attempt:
 
     number: int
     seed: int
-    batches: list[list[Row]]
+    batches: list[list[Row]] = field(default_factory=list)
     drawn: int = 0
     losses: list[float] = field(default_factory=list)
     parameters: Values = field(default_factory=dict)
@@ -53,7 +54,7 @@ class Attempt:
 def attempt(submission: Submission, data: Sequences, number: int) -> Attempt:
     """Train once, from another seed at every number, then answer the held-out rows."""
     seed = int(data.rng.child(f"seed {number}").integers((), 0, 2**31))
-    made = Attempt(number, seed, data.batches(number))
+    made = Attempt(number, seed)
     train(submission, data, made)
     restore(submission, data, made)
     made.decoded = decoding.decode(submission, (TRAINED,), data.held_out, data)
@@ -74,12 +75,14 @@ def train(submission: Submission, data: Sequences, made: Attempt) -> None:
     """Let the student's loop draw its batches, and take back the trained values."""
     lab = data.lab
     submission.renew()
+    warmed = submission.post(yardstick(lab, WARM_UP_STEPS))
+    made.batches = data.batches(made.number)
+    respond = supply(submission, data, made)
+    warmed.answers()
     measure = measure_machine(submission, lab)
     before = submission.worker.processor_seconds()
     question = Question("train", setting(lab) | {"recipe": asdict(lab.recipe), "seed": made.seed})
-    answer = submission.stream(
-        question, supply(submission, data, made), lab.limits.training_s, lab.limits.step_s
-    )
+    answer = submission.stream(question, respond, lab.limits.training_s, lab.limits.step_s)
     spent = submission.worker.processor_seconds() - before
     # Nothing but the trained values goes on to the questions about held-out rows.
     submission.renew()
@@ -93,14 +96,18 @@ def train(submission: Submission, data: Sequences, made: Attempt) -> None:
     made.buffers = arrays(answer["buffers"])
 
 
-def measure_machine(submission: Submission, lab: Settings) -> float:
-    """Return the processor time of one step of the yardstick, before the tree is imported."""
+def yardstick(lab: Settings, steps: int) -> Question:
+    """Ask for steps of the yardstick, at the lab's sizes."""
     sizes = {k: v for k, v in asdict(lab.model).items() if k in ("d_model", "num_heads", "d_ff")}
     sizes["length"] = lab.data.max_length
-    arguments = {"sizes": sizes, "batch_size": lab.recipe.batch_size}
-    submission.ask(Question("yardstick", arguments | {"steps": 2}))
+    arguments = {"sizes": sizes, "batch_size": lab.recipe.batch_size, "steps": steps}
+    return Question("yardstick", arguments)
+
+
+def measure_machine(submission: Submission, lab: Settings) -> float:
+    """Return the processor time of one step of the yardstick, before the tree is imported."""
     before = submission.worker.processor_seconds()
-    submission.ask(Question("yardstick", arguments | {"steps": YARDSTICK_STEPS}))
+    submission.ask(yardstick(lab, YARDSTICK_STEPS))
     return (submission.worker.processor_seconds() - before) / YARDSTICK_STEPS
 
 

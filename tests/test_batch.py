@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from batch_cases import Stub, book, contents, run, small_class, student
 from class_cases import LAB, as_zip, tree, write
 
-from grader.batch import command, keys, loop, store
+from grader.batch import command, keys
 from grader.batch.store import BatchError, Output
 
 NOT_A_RESULT = (".lock", ".temporary", "timings.csv")
@@ -187,22 +188,21 @@ def test_folder_of_another_version_or_kind_is_refused(tmp_path, capsys, files, w
     assert contents(out) == files
 
 
-@pytest.mark.parametrize("room", [0, 1, 3, 4, 5, 8])
+@pytest.mark.parametrize("room", [0, 1, 3, 4, 5, 8, 11, 12, 15])
 def test_full_disk_is_named_and_nothing_is_lost(tmp_path, capsys, monkeypatch, room):
     source = small_class(tmp_path / "class", anna="x", ben="wrong", carl="y")
     run(source, tmp_path / "whole")
     left = [room]
-    write_file = store.replace_file
+    flush = os.fsync
 
-    def full(path: Path, data: bytes) -> None:
+    def full(handle: int) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write_file(path, data)
+        flush(handle)
 
     with monkeypatch.context() as patch:
-        for module in (store, loop, command):
-            patch.setattr(module, "replace_file", full)
+        patch.setattr(os, "fsync", full)
         code, first = run(source, tmp_path / "out")
     assert code == command.CANNOT_RUN
     assert "No space left on device" in capsys.readouterr().err

@@ -121,11 +121,12 @@ def test_roster_that_is_none_is_refused_before_anything_is_written(
 
 
 def canvas_class(root: Path) -> Path:
-    """Write a Canvas download: three students, one of them late, one a resubmission."""
+    """Write a Canvas download: one late, one a resubmission, one that cannot be read."""
     return write(root, {
         "aana_7_11_lab.zip": packed(tree()),
         "bben_LATE_8_12_lab-1.zip": packed(tree() | {"transformer/masks.py": b"wrong"}),
         "ccarl_9_13_masks.py": b"x", "ccarl_9_14_attention-1.py": b"y",
+        "eeve_11_15_lab.rar": b"Rar!\x1a\x07\x00",
     })  # fmt: skip
 
 
@@ -142,7 +143,7 @@ def test_canvas_gradebook_is_filled_and_feedback_named_for_upload(tmp_path, caps
     assert code == command.CANNOT_RUN
     assert "Lab (42), Essay (43): name one" in capsys.readouterr().err
     code, engine = run(source, tmp_path / "out", *words, "--column", "Lab")
-    assert (code, engine.asked) == (0, [])
+    assert (code, engine.asked) == (command.NEEDS_A_PERSON, [])
     filled = (tmp_path / "out/upload/grades.csv").read_bytes().decode()
     assert filled == text.replace("S1,,5", "S1,100,5").replace("S1,3,", "S1,34,")
     assert (tmp_path / "grades.csv").read_bytes() == text.encode()
@@ -150,9 +151,10 @@ def test_canvas_gradebook_is_filled_and_feedback_named_for_upload(tmp_path, caps
     names = zipfile.ZipFile(tmp_path / "out/upload/feedback.zip").namelist()
     assert names == [
         "aana_7_11_report.html", "bben_LATE_8_12_report.html", "ccarl_9_13_report.html",
+        "eeve_11_15_message.txt",
     ]  # fmt: skip
     late = {row["submission"]: row["late"] for row in book(tmp_path / "out")}
-    assert late == {"7": "no", "8": "yes", "9": "no"}
+    assert late == {"7": "no", "8": "yes", "9": "no", "11": "no"}
 
 
 def test_moodle_worksheet_is_filled(tmp_path):

@@ -28,6 +28,13 @@ def row(name: str, found: dict) -> dict:
     return {"name": name, "students": [student], "late": None, "notes": [], **found}
 
 
+def packed(*found: dict) -> Rows:
+    made = Rows()
+    for each in found:
+        made.add(compact(each))
+    return made
+
+
 def rows() -> Rows:
     stopped = passed(padding_invariance={"status": "failed"}, masks={"status": "failed"})
     found = [
@@ -37,7 +44,7 @@ def rows() -> Rows:
         row("dora", no_verdict("ungradable", "torn.zip is damaged", 100)),
         row("emil", no_verdict("grader_error", "it ended", 100)),
     ]
-    return Rows(map(compact, found))
+    return packed(*found)
 
 
 def text_of(made: str) -> str:
@@ -47,7 +54,7 @@ def text_of(made: str) -> str:
 
 
 def test_page_counts_statuses_gates_diagnoses_and_scores():
-    text = text_of(page.render(rows(), ["5 submissions"], LAB))
+    text = text_of("".join(page.render(rows(), ["5 submissions"], LAB)))
     assert "passed 1 nothing not passed 2 nothing: the score stands" in text
     assert "cannot be graded 1 ask for the files again" in text and "regrade 1 regrade:" in text
     assert "flagged 3" in text
@@ -61,7 +68,7 @@ def test_page_counts_statuses_gates_diagnoses_and_scores():
 def test_nothing_of_a_submission_is_markup():
     attack = row(ATTACK, verdict(mixed()) | {"cause": ATTACK, "codes": [ATTACK], "how": ATTACK})
     attack["students"][0] |= {"name": ATTACK, "email": ATTACK}
-    made = page.render(Rows([compact(attack)]), [ATTACK], LAB)
+    made = "".join(page.render(packed(attack), [ATTACK], LAB))
     outline = Outline(made)
     assert len(outline.all("script")) == 1 and "&lt;script&gt;" in made
     assert not {tag for tag, _ in outline.tags} & {"link", "img", "iframe", "object"}

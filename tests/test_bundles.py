@@ -16,19 +16,21 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from platform_cases import GRADESCOPE, mixed
+from platform_cases import GRADESCOPE, PRAIRIELEARN, mixed
 
 from grader import __main__ as command_line
-from grader import bundles, platforms
+from grader import bundles, platforms, settings
 from grader.patching import ROOT
-from grader.platforms import autograder
+from grader.platforms import autograder, jobs
 
 STARTER = ROOT / "starter" / "transformer"
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bundles.build(tmp_path_factory.mktemp("bundle"))[0]
+    folder = tmp_path_factory.mktemp("bundle")
+    bundles.build(folder)
+    return folder / bundles.NAME
 
 
 def laid_out(root: Path, bundle: Path) -> Path:
@@ -69,8 +71,19 @@ def test_scripts_lie_at_the_top_and_no_solution_comes_along(bundle):
     assert b'raise NotImplementedError("task 1.2' in texts["grader/original/transformer/masks.py"]
 
 
+@pytest.mark.parametrize("salt", [None, 'a "quoted" \\1 \u00fc'])
+def test_salt_of_the_environment_goes_along(tmp_path, monkeypatch, salt):
+    monkeypatch.delenv("GRADER_SALT", raising=False)
+    if salt is not None:
+        monkeypatch.setenv("GRADER_SALT", salt)
+    (tmp_path / "lab.toml").write_bytes(bundles.gradescope_files()["lab.toml"])
+    found, ours = settings.load(tmp_path / "lab.toml", {}), settings.load()
+    assert found == ours and found.salt == (salt or settings.load(environment={}).salt)
+
+
 def test_same_sources_make_the_same_bytes(bundle, tmp_path):
-    assert bundles.build(tmp_path)[0].read_bytes() == bundle.read_bytes()
+    for path in bundles.build(tmp_path):
+        assert path.read_bytes() == (bundle.parent / path.name).read_bytes()
 
 
 def test_starter_is_graded_in_a_scratch_root(bundle, tmp_path):
@@ -113,7 +126,7 @@ def test_image_without_isolation_gives_no_score(tmp_path, monkeypatch):
 
 
 def test_failure_of_the_grader_gives_no_score(tmp_path, monkeypatch):
-    monkeypatch.setattr(autograder, "graded", lambda path: 1 / 0)
+    monkeypatch.setattr(autograder, "graded", lambda *_: 1 / 0)
     assert autograder.main(tmp_path) == 3
     found = result(tmp_path)
     assert "score" not in found and "not your submission" in found["output"]
@@ -150,7 +163,8 @@ def test_set_up_installs_what_the_grader_needs(bundle, tmp_path, new):
 
 def graded_step(tmp_path: Path, tree: dict[str, Any] | None, code: int) -> tuple[int, str, Path]:
     """Run the step of the workflow that grades, with a stand-in for the grader."""
-    workflow = yaml.safe_load((bundles.build(tmp_path / "dist")[1]).read_text())
+    bundles.build(tmp_path / "dist")
+    workflow = yaml.safe_load((tmp_path / "dist" / bundles.WORKFLOW).read_text())
     (step,) = [s for s in workflow["jobs"]["grade"]["steps"] if s.get("id") == "lab"]
     python = tmp_path / "lab/.venv/bin/python"
     python.parent.mkdir(parents=True)
@@ -181,3 +195,71 @@ def test_workflow_annotates_sums_up_and_reports(tmp_path):
 def test_workflow_ends_with_what_went_wrong(tmp_path, code):
     assert graded_step(tmp_path, None, code)[0] == code
     assert not (tmp_path / "GITHUB_OUTPUT").exists()
+
+
+def prairielearn(tmp_path: Path, bundle: Path) -> tuple[int, dict[str, Any]]:
+    """Run PrairieLearn's entry point in a folder laid out as its containers are."""
+    with zipfile.ZipFile(bundle.parent / bundles.PRAIRIELEARN) as archive:
+        archive.extractall(tmp_path)
+    entry = json.loads((tmp_path / "info.json").read_text())["externalGradingOptions"]["entrypoint"]
+    script = tmp_path / Path(entry).relative_to("/grade")
+    script.chmod(0o755)
+    environment = os.environ | {"GRADE_ROOT": str(tmp_path), "PYTHON": sys.executable}
+    done = subprocess.run([script], env=environment, capture_output=True, text=True)
+    found = json.loads((tmp_path / "results/results.json").read_bytes())
+    jsonschema.validate(found, PRAIRIELEARN)
+    return done.returncode, found
+
+
+def test_prairielearn_grades_a_starter(bundle, tmp_path):
+    shutil.copytree(STARTER, tmp_path / "student/transformer")
+    code, found = prairielearn(tmp_path, bundle)
+    assert (code, found["gradable"], found["score"]) == (0, True, 0.0)
+
+
+def test_prairielearn_takes_no_attempt_for_what_cannot_be_graded(bundle, tmp_path):
+    (tmp_path / "student").mkdir()
+    code, found = prairielearn(tmp_path, bundle)
+    assert (code, found["gradable"]) == (0, False)
+    assert "is empty: expected a folder transformer/" in found["message"]
+    assert str(tmp_path) not in found["message"]
+
+
+def autolab(tmp_path: Path, bundle: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
+    """Run make as Autolab does; return what it says, the scores, and the problems' points."""
+    with zipfile.ZipFile(bundle.parent / bundles.AUTOLAB) as archive:
+        archive.extractall(tmp_path)
+    (tmp_path / "autograde-Makefile").rename(tmp_path / "Makefile")
+    done = subprocess.run(
+        ["make", f"PYTHON={sys.executable}"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    pairs = (line.split() for line in (tmp_path / "lab/problems.txt").read_text().splitlines())
+    return done.stdout, json.loads(done.stdout.splitlines()[-1])["scores"], dict(pairs)
+
+
+def test_autolab_grades_a_hand_in_and_knows_its_problems(bundle, tmp_path):
+    with zipfile.ZipFile(tmp_path / "lab.zip", "w") as archive:
+        for path in STARTER.glob("*.py"):
+            tree = "solution" if path.name == "masks.py" else "starter"
+            archive.write(ROOT / tree / f"transformer/{path.name}", f"transformer/{path.name}")
+    said, scores, worth = autolab(tmp_path, bundle)
+    assert scores == dict.fromkeys(worth, 0) | {"masks": 6}
+    assert sum(map(float, worth.values())) == 100 and "not implemented yet" in said
+
+
+def test_autolab_gives_zero_for_what_cannot_be_graded(bundle, tmp_path):
+    (tmp_path / "lab.zip").write_bytes(b"essay")
+    said, scores, worth = autolab(tmp_path, bundle)
+    assert scores == dict.fromkeys(worth, 0) and "lab.zip" not in said
+    assert "expected" in said
+
+
+def test_failure_of_the_grader_leaves_autolab_and_prairielearn_ungraded(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(autograder, "graded", lambda *_: 1 / 0)
+    assert jobs.main("autolab", tmp_path) == 3
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"scores": {}}
+    assert jobs.main("prairielearn", tmp_path) == 3
+    assert not json.loads((tmp_path / "results/results.json").read_bytes())["gradable"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from grader.gradebooks import (
     feedback_zip,
     fill_canvas,
     fill_moodle,
+    is_feedback_zip,
 )
 from grader.matching import name_key
 
@@ -233,15 +235,26 @@ def test_names_are_compared_without_order_case_and_direction_marks() -> None:
     assert name_key("\u200fDoe,  JANE") == name_key("Jane Doe\u200e") == "doe jane"
 
 
-def test_feedback_zip_keeps_the_platforms_names_and_is_reproducible() -> None:
+def test_feedback_zip_keeps_the_platforms_names_and_is_reproducible(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
     items = [
-        ("doejane_501_9001_", "report.md", b"one"),
-        ("Jane Doe_31_assignsubmission_file/", "report.md", b"two"),
+        ("doejane_501_9001_", "report.md", tmp_path / "one"),
+        ("Jane Doe_31_assignsubmission_file/", "report.md", tmp_path / "two"),
     ]
-    data = feedback_zip(items)
-    assert data == feedback_zip(reversed(items))
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+    first, second, made = io.BytesIO(), io.BytesIO(), tmp_path / "feedback.zip"
+    feedback_zip(items, first)
+    feedback_zip(reversed(items), second)
+    assert first.getvalue() == second.getvalue()
+    with zipfile.ZipFile(first) as archive:
         assert archive.namelist() == [
             "Jane Doe_31_assignsubmission_file/report.md",
             "doejane_501_9001_report.md",
         ]
+    assert not is_feedback_zip(items, made)
+    made.write_bytes(first.getvalue())
+    assert is_feedback_zip(items, made) and not is_feedback_zip(items[:1], made)
+    (tmp_path / "two").write_text("tw0")
+    assert not is_feedback_zip(items, made)
+    made.write_bytes(first.getvalue()[:-9])
+    assert not is_feedback_zip(items, made)

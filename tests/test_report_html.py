@@ -178,7 +178,7 @@ def test_training_is_shown_although_it_passed():
 
 @pytest.mark.parametrize("made", [PASSED, hostile()], ids=["passed", "hostile"])
 def test_report_is_small_and_written_in_no_time(tmp_path, made):
-    report_html.template()
+    report_html.template("report.html.j2")
     began = time.process_time()
     report_html.write(clean(made), tmp_path / "report.html")
     assert time.process_time() - began < 1.0

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from platform_cases import mixed
 from rich.console import Console
 
+from grader.platforms import common
+from grader.problems import flags
 from grader.result import Outcome, Status
-from grader.terminal import Pace, Progress
+from grader.terminal import Pace, Progress, verdict
 
 ENDED = Outcome("x", "6.4", None, Status.PASSED, "fine")
 
@@ -75,3 +80,30 @@ def test_time_left_follows_from_the_pace():
         == "150/300 training steps, loss 0.0021, accuracy 0.998, 6 s left"
     )
     assert pace.words(300, 300, "training steps", {}) == "300/300 training steps"
+
+
+def verdict_of(tree: dict[str, Any], **console: Any) -> str:
+    file = io.StringIO()
+    Console(file=file, width=80, **console).print(verdict(tree, Path("out")))
+    return file.getvalue()
+
+
+def test_verdict_in_a_file_has_no_spaces_at_line_ends():
+    lines = verdict_of(mixed()).splitlines()
+    assert lines == [line.rstrip() for line in lines]
+    on_terminal = verdict_of(mixed(), force_terminal=True, no_color=True, highlight=False)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal)
+    assert lines == [line.rstrip() for line in plain.splitlines()]
+
+
+def test_what_a_person_is_to_read_comes_in_the_order_of_lines():
+    tree = mixed()
+    places = [("masks.py", 2), ("masks.py", 9), ("masks.py", 10), ("masks.py", 100)]
+    shown = [
+        {"code": "odd", "message": f"{file}, line {line} opens a file"} for file, line in places
+    ]
+    tree["integrity"]["flags"] = sorted(shown, key=lambda flag: flag["message"])
+    assert tree["integrity"]["flags"] != shown
+    assert flags(tree) == shown and list(common.read(tree).flags) == shown
+    said = re.findall(r"line (\d+) opens", verdict_of(tree))
+    assert said == ["2", "9", "10", "100"]

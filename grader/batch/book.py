@@ -17,13 +17,16 @@ COLUMNS = (
 _MOST = 500
 
 
-def write(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the gradebook of rows."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+def write(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the gradebook of rows, piece by piece."""
+    yield _text([COLUMNS])
     for row in rows:
-        writer.writerows(_lines(row))
+        yield _text(_lines(row))
+
+
+def _text(lines: Iterable[Iterable[Any]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(lines)
     return out.getvalue()
 
 

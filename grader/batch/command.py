@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from fractions import Fraction
@@ -31,7 +31,7 @@ from grader.collect import (
     read_roster,
 )
 from grader.csvtext import CsvError
-from grader.files import replace_file
+from grader.files import replacing
 from grader.gradebooks import GradebookError
 from grader.result import number
 from grader.settings import Settings
@@ -94,27 +94,30 @@ class Batch:
             self.shared = merge.recorded(output, options.merge, self.shared)
         rows = self._run(self.collection.submissions, views=True)
         absent = missing_rows(self.collection, roster, self.lab)
-        rows = Rows([*rows.packed, *map(compact, absent)])
+        for each in absent:
+            rows.add(compact(each))
         self._write(rows)
         for line in uploads.write(output, rows, options.fill, options.column):
             print(line)
         if old is not None:
             report_changes(output, compare.changes(old, self.shared, rows))
-        text = ", ".join(f"{number} {status}" for status, number in count(rows).items())
+        counts = count(rows)
+        text = ", ".join(f"{number} {status}" for status, number in counts.items())
         print(f"{len(rows)} in the class: {text or 'none'}")
         print(
             f"gradebook: {output.folder / 'gradebook.csv'}   page: {output.folder / 'index.html'}"
         )
-        return exit_code(rows)
+        return exit_code(counts)
 
     def shard(self) -> int:
         """Grade one share of the class into the store."""
         shard = self.options.shard
         merge.record(self.output, shard, self.shared)
         rows = self._run(merge.share(self.collection.submissions, shard), views=False)
-        text = ", ".join(f"{n} {status}" for status, n in count(rows).items()) or "nothing to do"
+        counts = count(rows)
+        text = ", ".join(f"{n} {status}" for status, n in counts.items()) or "nothing to do"
         print(f"shard {merge.name_of(shard)}: {text}; join the shards with --merge")
-        return exit_code(rows)
+        return exit_code(counts)
 
     def _run(self, submissions: list[Collected], *, views: bool) -> Rows:
         """Grade, or only look up where shards are merged, and return the rows."""
@@ -129,22 +132,26 @@ class Batch:
             try:
                 return loop.run(submissions)
             finally:
-                if shown.seconds:
-                    replace_file(output.folder / "timings.csv", shown.timings().encode())
+                if shown.graded:
+                    write_text(output.folder / "timings.csv", loop.timings())
 
     def _write(self, rows: Rows) -> None:
         """Write what is made of all rows."""
         lines = self.collection.report.lines()
         self.output.forget_others({one.key for one in self.collection.submissions})
-        head = compact({"inputs": vars(self.shared)})
-        files = {
-            STATE: b"".join([head, *rows.packed]),
-            "gradebook.csv": book.write(rows).encode("utf-8", "replace"),
-            "collection.txt": "\n".join([*lines, ""]).encode("utf-8", "replace"),
-            "index.html": page.render(rows, lines, self.lab).encode("utf-8", "replace"),
-        }
-        for name, data in files.items():
-            replace_file(self.output.folder / name, data)
+        folder = self.output.folder
+        with replacing(folder / STATE) as file:
+            file.write(compact({"inputs": vars(self.shared)}))
+            file.writelines(rows.lines())
+        write_text(folder / "gradebook.csv", book.write(rows))
+        write_text(folder / "collection.txt", (f"{line}\n" for line in lines))
+        write_text(folder / "index.html", page.render(rows, lines, self.lab))
+
+
+def write_text(path: Path, pieces: Iterable[str]) -> None:
+    """Write a file piece by piece, so that it is in memory nowhere as a whole."""
+    with replacing(path) as file:
+        file.writelines(piece.encode("utf-8", "replace") for piece in pieces)
 
 
 def usual_engine(options: argparse.Namespace, lab: Settings, output: Output) -> Engine:
@@ -161,7 +168,7 @@ def usual_engine(options: argparse.Namespace, lab: Settings, output: Output) -> 
 
 def report_changes(output: Output, changes: list[compare.Change]) -> None:
     """Write `changes.csv` and print each change."""
-    replace_file(output.folder / "changes.csv", compare.table(changes).encode("utf-8", "replace"))
+    write_text(output.folder / "changes.csv", [compare.table(changes)])
     print(f"{len(changes)} scores changed: {output.folder / 'changes.csv'}")
     for change in changes:
         name, _, *_, cause, where = map(str, change.line())
@@ -169,9 +176,8 @@ def report_changes(output: Output, changes: list[compare.Change]) -> None:
         print(f"  {name}: {old} to {new}, because of {cause}" + (f" ({where})" if where else ""))
 
 
-def exit_code(rows: Rows) -> int:
-    """Return the exit code that belongs to the rows."""
-    counts = count(rows)
+def exit_code(counts: Mapping[str, int]) -> int:
+    """Return the exit code that belongs to so many of each status."""
     if counts.get("grader_error"):
         return GRADER_FAILED
     return NEEDS_A_PERSON if counts.keys() - {"passed", "not_passed"} else GRADED

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from grader.batch import view
 from grader.batch.fleet import Engine
@@ -25,6 +28,8 @@ from grader.settings import Settings
 
 # Submissions read ahead of those at work, so that no process waits for the next.
 _AHEAD = 2
+# What a row of an earlier run must have, to be taken over.
+_FIELDS = {"name", "key", "path", "notes", *no_verdict("", "", 0)}
 
 
 class Heard(NamedTuple):
@@ -38,8 +43,9 @@ class Heard(NamedTuple):
 
 @dataclass(frozen=True)
 class Waiting:
-    """A submission whose result is being made."""
+    """A submission whose result is being made, and its place in the class."""
 
+    place: int
     one: Collected
     notes: tuple[str, ...]
     inputs: Inputs
@@ -55,7 +61,7 @@ class Waiting:
 
 
 class Loop:
-    """Grades a class into an output folder; a row is kept as bytes, so that memory stays flat."""
+    """Grades a class into an output folder; rows lie on disk, so that memory stays flat."""
 
     def __init__(
         self,
@@ -86,36 +92,51 @@ class Loop:
         self.hear = hear
         self.views = views
         self.max_score = number(Fraction(lab.points.maximum))
-        self.rows: dict[str, bytes] = {}
+        self.submissions: Sequence[Collected] = ()
+        self.rows = Rows(output.temporary)
         self.futures: dict[Future[bytes], str] = {}
         self.waiting: dict[str, list[Waiting]] = {}
-        self.old = previous(output.folder)
+        self.old = Earlier(output.folder / STATE)
 
-    def run(self, submissions: Iterable[Collected]) -> Rows:
-        """Grade what has to be graded; return the rows in the order of the submissions' names.
+    def run(self, submissions: Sequence[Collected]) -> Rows:
+        """Grade what has to be graded; return the rows in the order of the submissions.
+
+        Args:
+            submissions: in the order of their names.
 
         Raises:
             OSError: the output disk is full, or cannot be written; what is stored stays.
         """
-        for one in submissions:
-            self._begin(one)
+        self.submissions = submissions
+        self.rows = Rows(self.output.temporary, len(submissions))
+        with closing(self.old):
+            for place, one in enumerate(submissions):
+                self._begin(place, one)
         while self.futures:
             self._finish()
-        return Rows(self.rows[name] for name in sorted(self.rows))
+        return self.rows
 
-    def _begin(self, one: Collected) -> None:
+    def timings(self) -> Iterator[str]:
+        """Yield the lines of `timings.csv`: the seconds of each grading of this run."""
+        yield "submission,seconds\n"
+        for place, seconds in enumerate(self.rows.seconds):
+            if not math.isnan(seconds):
+                yield f"{self.submissions[place].key},{seconds:.1f}\n"
+
+    def _begin(self, place: int, one: Collected) -> None:
         found = read(one, self.lab, self.output.temporary / "submission")
         if found.staged is None:
-            self._trouble(one, found.notes, None, "ungradable", found.trouble)
+            self._trouble(place, one, found.notes, None, "ungradable", found.trouble)
             return
-        waiting = Waiting(one, found.notes, self.shared.of(found.staged))
+        waiting = Waiting(place, one, found.notes, self.shared.of(found.staged))
         key = waiting.inputs.key
         if key in self.waiting:
             self.waiting[key].append(waiting)
         elif self._known(waiting):
             return
         elif self.engine is None:
-            self._trouble(one, found.notes, waiting.inputs, "not_graded", "no shard has graded it")
+            words = ("not_graded", "no shard has graded it")
+            self._trouble(place, one, found.notes, waiting.inputs, *words)
         else:
             while len(self.futures) >= _AHEAD * self.engine.slots:
                 self._finish()
@@ -125,9 +146,8 @@ class Loop:
     def _known(self, waiting: Waiting) -> bool:
         """Take the result from the store, if it is there."""
         key = waiting.inputs.key
-        before = self.old.get(waiting.one.key)
-        if before is not None:
-            old = json.loads(before)
+        old = self.old.of(waiting.one.key)
+        if old is not None:
             new = waiting.row({name: old[name] for name in no_verdict("", "", 0)})
             same = all(old[k] == new[k] for k in ("key", "path", "notes"))
             if same and self.output.path(key).exists() and self._has_view(waiting.one):
@@ -154,8 +174,8 @@ class Loop:
                 self.output.put(key, {"inputs": waiting[0].inputs.__dict__, "tree": tree})
             for each in waiting:
                 if tree is None:
-                    words = (each.one, each.notes, each.inputs, "grader_error", trouble, seconds)
-                    self._trouble(*words)
+                    about = (each.place, each.one, each.notes, each.inputs)
+                    self._trouble(*about, "grader_error", trouble, seconds)
                 else:
                     own = made if each is waiting[0] else view.texts(tree, each.who)
                     self._view(each, own)
@@ -163,11 +183,12 @@ class Loop:
                 seconds = 0.0
 
     def _done(self, waiting: Waiting, made: Row, *, graded: bool, seconds: float = 0.0) -> None:
-        self.rows[waiting.one.key] = compact(made)
+        self.rows.put(waiting.place, compact(made), seconds if graded else math.nan)
         self.hear(Heard(waiting.one.key, made, graded, seconds))
 
     def _trouble(
         self,
+        place: int,
         one: Collected,
         notes: tuple[str, ...],
         inputs: Inputs | None,
@@ -182,7 +203,7 @@ class Loop:
             replace_file(folder / view.MESSAGE, f"{status}: {cause}\n".encode("utf-8", "replace"))
             for name in view.NAMES:
                 (folder / name).unlink(missing_ok=True)
-        self.rows[one.key] = compact(made)
+        self.rows.put(place, compact(made))
         self.hear(Heard(one.key, made, False, seconds))
 
     def _view(self, waiting: Waiting, made: dict[str, str]) -> None:
@@ -210,10 +231,35 @@ def heard(
     return None if trouble else tree, texts, seconds, trouble
 
 
-def previous(folder: Path) -> dict[str, bytes]:
-    """Return the rows that the last run into `folder` ended with, by name."""
-    try:
-        lines = (folder / STATE).read_bytes().splitlines()
-        return {json.loads(line)["name"]: line for line in lines[1:]}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
+class Earlier:
+    """The rows that the last run ended with, read as they are asked for: in order of names."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the state of the last run; none, or one that cannot be read, holds no rows."""
+        self.row: Row = {"name": ""}
+        self.file: BinaryIO | None = None
+        with contextlib.suppress(OSError):
+            self.file = open(path, "rb")  # noqa: SIM115 (held open)
+            self.file.readline()
+
+    def of(self, name: str) -> Row | None:
+        """Return the row of `name`; later names only are asked for after it."""
+        while self.file and self.row["name"] < name and self._step():
+            pass
+        return self.row if self.row["name"] == name else None
+
+    def _step(self) -> bool:
+        assert self.file
+        try:
+            found = json.loads(self.file.readline())
+            # The rows of those who handed in nothing come last, and have no name.
+            self.row = found if _FIELDS <= found.keys() and found["name"] else self.row
+            return self.row is found
+        except (OSError, ValueError, AttributeError):
+            return False
+
+    def close(self) -> None:
+        """Close the file, which is about to be replaced."""
+        if self.file:
+            self.file.close()
+        self.file = None

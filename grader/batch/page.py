@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import jinja2
-
-from grader.batch.rows import STATUSES, Rows, action, count
-from grader.report_html import TEMPLATES, WORDS
+from grader.batch.rows import STATUSES, Rows, action
+from grader.report_html import TEMPLATES, WORDS, template
 from grader.settings import Settings
 from grader.witness import cut
 
@@ -42,28 +43,71 @@ class Bar(NamedTuple):
     note: str = ""
 
 
-def render(rows: Rows, collected: Sequence[str], lab: Settings) -> str:
-    """Return the page.
+@dataclass
+class Tally:
+    """What is counted of a class, row by row.
+
+    Attributes:
+        statuses: how many have each.
+        stops: how many of those graded each gate stops; "" = none does.
+        codes: how many submissions show each diagnosis.
+        causes: a sentence for a diagnosis, of the first that shows it first.
+        scores: how many have each score.
+        flagged: how many are to be looked at.
+        most: the full score.
+    """
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    stops: Counter[str] = field(default_factory=Counter)
+    codes: Counter[str] = field(default_factory=Counter)
+    causes: dict[str, str] = field(default_factory=dict)
+    scores: Counter[float] = field(default_factory=Counter)
+    flagged: int = 0
+    most: float = 100
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> Tally:
+        """Count the rows."""
+        tally = cls()
+        for row in rows:
+            tally._add(row)
+        return tally
+
+    def _add(self, row: Mapping[str, Any]) -> None:
+        self.most = row["max_score"]
+        self.statuses[row["status"]] += 1
+        self.flagged += bool(row["flags"])
+        self.codes.update(row["codes"])
+        if row["codes"]:
+            self.causes.setdefault(row["codes"][0], cut(row["cause"], 240))
+        if row["score"] is not None:
+            self.stops[row["stopped"]] += 1
+            self.scores[row["score"]] += 1
+
+
+def render(rows: Rows, collected: Sequence[str], lab: Settings) -> Iterator[str]:
+    """Yield the page, piece by piece.
 
     Args:
         rows: of the class.
         collected: lines of the collection report.
         lab: names the lab and its gates.
     """
-    counts = count(rows)
+    tally = Tally.of(rows)
+    counts = {status: tally.statuses[status] for status in STATUSES if tally.statuses[status]}
     script, style = source("class.js"), source("class.css")
-    return template().render(
+    return template("class.html.j2").generate(
         name=lab.name,
         total=len(rows),
         script=script,
         style=style,
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         counts=[(s, STATUS_WORDS[s], number, STATUSES[s]) for s, number in counts.items()],
-        flagged=sum(bool(row["flags"]) for row in rows),
-        stops=stops(rows, lab.points.gates),
-        diagnoses=diagnoses(rows),
-        distribution=distribution(rows),
-        middle=middle(rows),
+        flagged=tally.flagged,
+        stops=stops(tally, lab.points.gates),
+        diagnoses=diagnoses(tally),
+        distribution=distribution(tally),
+        middle=middle(tally),
         rows=map(shown, rows),
         collected=[cut(line, 400) for line in collected],
     )
@@ -94,52 +138,44 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def stops(rows: Iterable[Mapping[str, Any]], gates: Iterable[str]) -> list[Bar]:
+def stops(tally: Tally, gates: Iterable[str]) -> list[Bar]:
     """Return how many each gate stops, and how many none."""
-    graded = [row for row in rows if row["score"] is not None]
-    counts = Counter(row["stopped"] for row in graded)
     labels = [f"gate {i} {name}" for i, name in enumerate(gates, 1)]
-    pairs = [(label.replace("_", " "), counts[label]) for label in labels]
-    return bars([*pairs, ("past all gates", counts[""])])
+    pairs = [(label.replace("_", " "), tally.stops[label]) for label in labels]
+    return bars([*pairs, ("past all gates", tally.stops[""])])
 
 
-def diagnoses(rows: Iterable[Mapping[str, Any]]) -> list[Bar]:
+def diagnoses(tally: Tally) -> list[Bar]:
     """Return the commonest diagnoses, each counted once a submission."""
-    counts: Counter[str] = Counter()
-    causes: dict[str, str] = {}
-    for row in rows:
-        counts.update(row["codes"])
-        if row["codes"]:
-            causes.setdefault(row["codes"][0], cut(row["cause"], 240))
-    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_DIAGNOSES]
+    ranked = sorted(tally.codes.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_DIAGNOSES]
     found = bars([(cut(code, 80), number) for code, number in ranked])
     return [
-        bar._replace(note=causes.get(code, ""))
+        bar._replace(note=tally.causes.get(code, ""))
         for bar, (code, _) in zip(found, ranked, strict=True)
     ]
 
 
-def distribution(rows: Iterable[Mapping[str, Any]]) -> list[Bar]:
+def distribution(tally: Tally) -> list[Bar]:
     """Return how many scores lie in each tenth of the points; the last holds the full score."""
-    counts = Counter(
-        min(BINS - 1, int(BINS * row["score"] / row["max_score"]))
-        for row in rows
-        if row["score"] is not None
-    )
-    most = next((row["max_score"] for row in rows), 100)
-    edges = [f"{most * i / BINS:g}" for i in range(BINS + 1)]
+    counts: Counter[int] = Counter()
+    for score, number in tally.scores.items():
+        counts[min(BINS - 1, int(BINS * score / tally.most))] += number
+    edges = [f"{tally.most * i / BINS:g}" for i in range(BINS + 1)]
     labels = [f"{edges[i]} to {'' if i == BINS - 1 else '<'}{edges[i + 1]}" for i in range(BINS)]
     return bars([(label, counts[i]) for i, label in enumerate(labels)])
 
 
-def middle(rows: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
+def middle(tally: Tally) -> dict[str, float] | None:
     """Return mean and median of the scores."""
-    scores = sorted(row["score"] for row in rows if row["score"] is not None)
-    if not scores:
+    number = tally.scores.total()
+    if not number:
         return None
-    half = len(scores) // 2
-    median = scores[half] if len(scores) % 2 else (scores[half - 1] + scores[half]) / 2
-    return {"mean": round(sum(scores) / len(scores), 1), "median": round(median, 1)}
+    scores = sorted(tally.scores.items())
+    mean = sum(score * times for score, times in scores) / number
+    # The one in the middle, or the two: those that half of all lie below or at.
+    passed = list(accumulate(times for _, times in scores))
+    halves = [scores[bisect(passed, place)][0] for place in ((number - 1) // 2, number // 2)]
+    return {"mean": round(mean, 1), "median": round(sum(halves) / 2, 1)}
 
 
 def bars(pairs: Sequence[tuple[str, int]]) -> list[Bar]:
@@ -152,13 +188,3 @@ def bars(pairs: Sequence[tuple[str, int]]) -> list[Bar]:
 def source(name: str) -> str:
     """Return a piece of the page that is ours alone."""
     return (TEMPLATES / name).read_text(encoding="utf-8").strip()
-
-
-@cache
-def template() -> jinja2.Template:
-    """Return the page's template; it escapes whatever is not markup of ours."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True,
-        lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
-    return environment.get_template("class.html.j2")

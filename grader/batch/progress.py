@@ -23,7 +23,6 @@ class Shown:
         self.quiet = quiet
         self.done = 0
         self.graded = 0
-        self.seconds: dict[str, float] = {}
         self.began = time.monotonic()
         columns = (TextColumn("grading"), BarColumn(), MofNCompleteColumn(),
                    TextColumn("{task.description}"))  # fmt: skip
@@ -50,7 +49,6 @@ class Shown:
         self.done += 1
         if heard.graded:
             self.graded += 1
-            self.seconds[heard.name] = heard.seconds
         pace = self.pace()
         self.progress.update(self.bar, advance=1, description=pace)
         if self.quiet or (self.console.is_terminal and heard.row["status"] != "grader_error"):
@@ -61,11 +59,6 @@ class Shown:
             why = f": {one_line(row['cause'])[:160]}" if row["score"] is None else ""
             line = f"{self.done}/{self.total} {heard.name}: {row['status']}{score}{why}; {pace}"
             self.console.print(Text(line), soft_wrap=True)
-
-    def timings(self) -> str:
-        """Return the seconds that each grading of this run took, which no other file holds."""
-        lines = [f"{name},{seconds:.1f}" for name, seconds in sorted(self.seconds.items())]
-        return "\n".join(["submission,seconds", *lines, ""])
 
     def pace(self) -> str:
         """Return throughput and time left, as far as they are known."""

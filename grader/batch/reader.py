@@ -8,6 +8,7 @@ from pathlib import Path
 
 from grader import intake
 from grader.collect import Collected, place
+from grader.collect.gather import NO_ROOM
 from grader.collect.model import one_line
 from grader.intake import IntakeError, Staged
 from grader.settings import Settings
@@ -29,7 +30,11 @@ class Read:
 
 
 def read(one: Collected, lab: Settings, scratch: Path) -> Read:
-    """Read a submission; `scratch` is used and emptied."""
+    """Read a submission; `scratch` is used and emptied.
+
+    Raises:
+        OSError: the disk on which `scratch` lies is full.
+    """
     notes = one.notes
 
     def said(error: Exception) -> str:
@@ -47,6 +52,8 @@ def read(one: Collected, lab: Settings, scratch: Path) -> Read:
     except IntakeError as error:
         return Read(None, said(error), tuple(map(one_line, notes)))
     except Exception as error:  # nothing that was handed in may end the class
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise OSError(error.errno, error.strerror, str(scratch.parent)) from None
         words = f"it cannot be read ({type(error).__name__}: {said(error)})"
         return Read(None, words, tuple(map(one_line, notes)))
     finally:

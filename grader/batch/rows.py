@@ -6,7 +6,12 @@ A row is plain JSON. `verdict` is the part of it that the result alone decides; 
 from __future__ import annotations
 
 import json
+import math
+import tempfile
+import weakref
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from grader.batch.keys import Inputs
@@ -117,19 +122,62 @@ def action(found: Mapping[str, Any]) -> str:
 
 
 class Rows:
-    """The rows of a class, kept as bytes: each is unpacked when it is looked at."""
+    """The rows of a class, on disk: in memory a few numbers stand for each."""
 
-    def __init__(self, packed: Iterable[bytes]) -> None:
-        """Hold rows, each a line of JSON."""
-        self.packed = list(packed)
+    def __init__(self, folder: Path | None = None, number: int = 0) -> None:
+        """Have no rows yet.
+
+        Args:
+            folder: where the file lies, which has no name there; None = where such files lie.
+            number: of the places that `put` fills in any order; `add` appends one.
+        """
+        self.folder = folder
+        # Unbuffered: nothing is left that could fail when the file is closed.
+        self.file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (held open)
+        weakref.finalize(self, self.file.close)
+        self.end = 0
+        self.starts = array("q", [-1]) * number
+        self.lengths = array("q", [0]) * number
+        self.seconds = array("d", [math.nan]) * number
+
+    def put(self, place: int, line: bytes, seconds: float = math.nan) -> None:
+        """Keep a row, a line of JSON, at its place, and the seconds if it was graded now.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        rest = memoryview(line)
+        try:
+            self.file.seek(self.end)
+            while rest:
+                rest = rest[self.file.write(rest) :]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.folder)) from None
+        self.starts[place], self.lengths[place] = self.end, len(line)
+        self.seconds[place] = seconds
+        self.end += len(line)
+
+    def add(self, line: bytes) -> None:
+        """Append a row."""
+        for numbers in (self.starts, self.lengths):
+            numbers.append(-1)
+        self.seconds.append(math.nan)
+        self.put(len(self) - 1, line)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.packed)
+        """Return the number of places."""
+        return len(self.starts)
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the rows as lines of JSON, as often as is asked."""
+        for start, length in zip(self.starts, self.lengths, strict=True):
+            if start >= 0:
+                self.file.seek(start)
+                yield self.file.read(length)
 
     def __iter__(self) -> Iterator[Row]:
         """Yield the rows, as often as is asked."""
-        return map(json.loads, self.packed)
+        return map(json.loads, self.lines())
 
 
 def count(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:

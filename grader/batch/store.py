@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Container
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -87,7 +88,7 @@ class Output:
 
     def _sweep(self) -> None:
         """Remove files that whoever was killed had not finished."""
-        for places in ("", "store/*/", "students/*/"):
+        for places in ("", "store/*/", "students/*/", "upload/"):
             for path in self.folder.glob(f"{places}{UNFINISHED}*"):
                 path.unlink(missing_ok=True)
 
@@ -139,14 +140,18 @@ class Output:
         """Return the folder of one submission."""
         return self.folder / "students" / name
 
-    def forget_others(self, names: set[str]) -> None:
+    def forget_others(self, names: Container[str]) -> None:
         """Remove the folders of students who are no longer in the class, with what we wrote."""
-        for folder in sorted((self.folder / "students").glob("*")):
-            if folder.name not in names and folder.is_dir():
-                for file in (*view.NAMES, view.MESSAGE):
-                    (folder / file).unlink(missing_ok=True)
-                if not any(folder.iterdir()):
-                    folder.rmdir()
+        students = self.folder / "students"
+        if not students.is_dir():
+            return
+        with os.scandir(students) as entries:
+            others = [e.name for e in entries if e.name not in names and e.is_dir()]
+        for name in others:
+            for file in (*view.NAMES, view.MESSAGE):
+                (students / name / file).unlink(missing_ok=True)
+            if not any((students / name).iterdir()):
+                (students / name).rmdir()
 
     def close(self) -> None:
         """Give the folder free."""

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from grader.batch.rows import Row, Rows
 from grader.batch.store import Output
-from grader.files import replace_file
+from grader.batch.view import MESSAGE
+from grader.files import replace_file, replacing
 from grader.gradebooks import (
     Filled,
     Grade,
@@ -19,6 +20,7 @@ from grader.gradebooks import (
     feedback_zip,
     fill_canvas,
     fill_moodle,
+    is_feedback_zip,
 )
 
 REPORT = "report.html"
@@ -78,13 +80,17 @@ def write(output: Output, rows: Rows, source: Path | None, column: str | None) -
         said += filled.notes
         said += [f"{who} has no row of their own in it" for who in filled.unmatched]
     if any(row["upload"] for row in rows):
-        replace_file(folder / "feedback.zip", feedback_zip(_feedback(output, rows)))
+        packed = folder / "feedback.zip"
+        if not is_feedback_zip(_feedback(output, rows), packed):
+            with replacing(packed) as file:
+                feedback_zip(_feedback(output, rows), file)
         said.append(f"{folder / 'feedback.zip'}: the reports, named for upload")
     return said
 
 
-def _feedback(output: Output, rows: Iterable[Row]) -> Iterator[tuple[str, str, bytes]]:
+def _feedback(output: Output, rows: Iterable[Row]) -> Iterator[tuple[str, str, Path]]:
     for row in rows:
-        report = output.student(row["name"]) / REPORT
-        if row["upload"] and report.is_file():
-            yield row["upload"], REPORT, report.read_bytes()
+        name = MESSAGE if row["status"] == "ungradable" else REPORT
+        file = output.student(row["name"]) / name
+        if row["upload"] and file.is_file():
+            yield row["upload"], name, file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,10 @@ from grader.settings import Settings
 _ROOM = 16
 _RESUBMITTED = re.compile(r"-\d+(?=\.[^.]+\Z)")
 _SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00")
+_UNREAD = {b"Rar!": "a RAR archive", b"7z\xbc\xaf\x27\x1c": "a 7z archive"}
 _MOST_NAME = 255
+# Our disk is to blame, and no submission.
+NO_ROOM = {errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 class Placed(NamedTuple):
@@ -166,7 +170,10 @@ def _survey(one: Collected, pieces: list[Piece], containers: list[Piece], report
             fits = head.lstrip().startswith((b"{", b"\xef\xbb\xbf{"))
         else:
             fits = head.startswith(_SIGNATURES) or head[257:262] == b"ustar"
-        if not fits:
+        kind = next((words for mark, words in _UNREAD.items() if head.startswith(mark)), None)
+        if kind:
+            report.unreadable.append(f"{one.who}: {name} is {kind}, which is not read here")
+        elif not fits:
             report.unreadable.append(f"{one.who}: {name} is not what its name says")
 
 
@@ -180,6 +187,7 @@ def place(one: Collected, folder: Path, settings: Settings) -> Placed:
 
     Raises:
         IntakeError: there is nothing to grade, it is too large, or it cannot be read.
+        OSError: the disk on which `folder` lies is full.
     """
     if one.path is not None:
         return Placed(one.path, [])
@@ -232,6 +240,8 @@ class _Writer:
             else:
                 path.write_bytes(content)
         except OSError as error:
+            if error.errno in NO_ROOM:
+                raise
             name = one_line(piece.path)[:60]
             raise IntakeError(f"{name} cannot be stored: {error.strerror or error}") from None
         return path

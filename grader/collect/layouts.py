@@ -18,7 +18,7 @@ METADATA = "submission_metadata.yml"
 _ARCHIVE = re.compile(r"(?i)\.(?:zip|tgz|ipynb|rar|7z|tar|tar(?:-\d+)?\.(?:gz|bz2|xz))\Z")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Claim:
     """One file or folder of the download, and whose it is.
 

@@ -16,7 +16,7 @@ class CollectError(Exception):
     """There is no class to be collected; the message says what was expected and what came."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Student:
     """Who handed in, as far as the download or the roster says.
 
@@ -39,7 +39,7 @@ class Student:
         return one_line(found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """One file of a submission: where it goes, and what reads at most n bytes of it."""
 
@@ -47,7 +47,7 @@ class Piece:
     read: Callable[[int], bytes]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Collected:
     """One submission: one grading run, one gradebook row for each of its students.
 
@@ -138,7 +138,7 @@ def safe_key(text: str) -> str:
     while len(kept.encode()) > MOST_KEY:
         kept = kept[:-1]
     if kept and kept == text:
-        return kept
+        return text  # itself, so that a class's names are in memory once
     return f"{kept}-{digest(text)}" if kept else digest(text)
 
 

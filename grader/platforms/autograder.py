@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from grader import sandbox, settings
 from grader.engine import Referee, Request
@@ -21,41 +23,51 @@ from grader.platforms.fit import to_json
 GRADED, GRADER_FAILED = 0, 3
 UNSAFE = (
     "Nothing in this image hides the grader from a submission, so nothing was graded. Build the "
-    "image again by the bundle's setup.sh, and let run_autograder start as root."
+    "image again as the bundle says, and let its script start as root."
 )
+
+
+class Wording(NamedTuple):
+    """How a platform is told of a result, of files that cannot be graded, of our own failure."""
+
+    write: Callable[[Mapping[str, Any]], str]
+    refused: Callable[[str], str]
+    failed: Callable[[str], str]
 
 
 def main(root: Path) -> int:
     """Grade `root`/submission, write `root`/results/results.json, and return the exit code."""
-    code = GRADED
-    try:
-        text = graded(root / "submission")
-    except IntakeError as error:
-        words = str(error).replace(f"{root}/submission", "the submission")
-        text = refused(words)
-    except Exception as error:  # whatever it was, staff and student are told the truth
-        traceback.print_exc(file=sys.stderr)
-        text, code = failed(f"{OUR_FAULT} ({type(error).__name__})"), GRADER_FAILED
+    text, code = answer(root / "submission", Wording(gradescope.write, refused, failed))
     replace_file(root / "results" / "results.json", text.encode())
     return code
 
 
-def graded(submission: Path) -> str:
-    """Return Gradescope's JSON of a submission.
+def answer(submission: Path, wording: Wording) -> tuple[str, int]:
+    """Return what a platform is told of a submission, and the exit code."""
+    try:
+        return graded(submission, wording), GRADED
+    except IntakeError as error:
+        words = str(error).replace(str(submission), "the submission")
+        return wording.refused(words), GRADED
+    except Exception as error:  # whatever it was, staff and student are told the truth
+        traceback.print_exc(file=sys.stderr)
+        return wording.failed(f"{OUR_FAULT} ({type(error).__name__})"), GRADER_FAILED
+
+
+def graded(submission: Path, wording: Wording) -> str:
+    """Return what a platform is told of a submission that can be read.
 
     Raises:
         IntakeError: there is nothing to grade.
-        RuntimeError: nothing here hides the grader.
     """
     lab = settings.load()
     isolation = sandbox.choose("auto")
     if not isolation.contained:
         print(UNSAFE, file=sys.stderr)
-        return failed(UNSAFE)
+        return wording.failed(UNSAFE)
     sandbox.protect_memory()
     with Referee(lab) as referee:
-        tree = referee.grade(Request(path=submission))
-    return gradescope.write(tree)
+        return wording.write(referee.grade(Request(path=submission)))
 
 
 def refused(words: str) -> str:

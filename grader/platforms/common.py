@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from grader.problems import flags
 from grader.result import SCHEMA, Status, clean_text, number
 
 OUR_FAULT = (
@@ -147,7 +148,7 @@ def read(tree: Mapping[str, Any]) -> Result:
             notes=tuple(plain(str(note)) for note in tree["submission"]["notes"]),
             flags=tuple(
                 {"code": plain(str(f["code"])), "message": plain(str(f["message"]))}
-                for f in tree["integrity"]["flags"]
+                for f in flags(tree)
             ),
             headline=_headline(rows, score, max_score, complete, passed),
         )

@@ -149,7 +149,11 @@ def _find(names: frozenset[str], python: str, needed: tuple[str, ...]) -> Isolat
         scratch = Path(folder, "scratch")
         scratch.mkdir(mode=0o700)
         if "uid" in wanted:
-            os.chown(scratch, uid, uid)
+            try:
+                os.chown(scratch, uid, uid)
+            except OSError as error:  # a user namespace that has no such user
+                skipped["uid"] = f"no file can be given to user {uid}: {error.strerror}"
+                wanted.remove("uid")
         must_read = (os.path.realpath(python), *_runtime(python))
         task = Task(tuple(wanted), uid, str(scratch), readable, must_read, str(_WITNESS))
         answer = try_layers(task)
