@@ -22,6 +22,7 @@ from grader.launchers import START_S, Launcher, WorkersUnavailable, clean_enviro
 from grader.settings import Limits
 from grader.spare_launcher import SpareLauncher
 
+FLOOD = 1 << 21  # bytes of output that nobody prints on purpose
 FILES_HELD = 4  # files of the largest size that a worker may leave in its scratch folder
 
 
@@ -187,7 +188,8 @@ class Worker:
             raise self._lost("protocol", str(error)) from None
         except frames.DeadlinePassed:
             why = ", for earlier questions got none either" if self.hurried else ""
-            raise self._lost("timeout", f"no answer within {seconds:g} s{why}") from None
+            noise = " while it printed megabytes" if self.log.total > FLOOD else ""
+            raise self._lost("timeout", f"no answer within {seconds:g} s{noise}{why}") from None
         except frames.Closed:
             raise self._closed() from None
 

@@ -55,6 +55,10 @@ TREE = {
                 print("x" * 100_000)
             return torch.ones(1)
 
+        def babble():
+            while True:
+                print("x" * 100_000)
+
         def odd():
             class Liar:
                 def __eq__(self, other):
@@ -168,6 +172,13 @@ def test_flood_of_output_costs_nothing(submission):
     assert answer["value"].shape == (1,)
     kept = submission.worker.log.text()
     assert len(kept) < 200_000 and "bytes not kept" in kept
+
+
+def test_endless_output_is_named(submission):
+    with pytest.raises(WorkerLost) as lost:
+        submission.ask(call("masks.babble"), deadline_s=3.0)
+    assert (lost.value.status, lost.value.detail) == (
+        "timeout", "no answer within 3 s while it printed megabytes")  # fmt: skip
 
 
 def descendants():
