@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -10,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from grader import invariance
 from grader.draws import Draws
 from grader.expectations import Ask
-from grader.invariance import CLASSES, Batch, Bench
+from grader.invariance import CLASSES, Batch, Bench, Model
 from grader.settings import Settings
 from grader.student_error import StudentError
 from grader.submission import Posted, Question, Submission
@@ -18,35 +17,51 @@ from grader.workers import Worker
 
 T = TypeVar("T")
 Pair = tuple[Batch, Batch]
-# A gate's questions to one bench, and what it wants to have beside their answers.
-Asking = Callable[[Bench, Pair], tuple[T, list[Question]]]
+Place = tuple[str, int]
+# A gate's questions to each model of a bench, and what it wants to have beside their answers.
+Asking = Callable[[Bench, Pair], tuple[T, dict[Model, list[Question]]]]
 
 
 @dataclass(frozen=True)
 class Round(Generic[T]):
-    """One bench's answers, and where more can be asked of it."""
+    """One bench's answers by model, and where more can be asked of each."""
 
-    submission: Submission
     bench: Bench
     asked: T
-    answers: list[Any]
+    answers: dict[Model, list[Any]]
+    lanes: Sequence[Submission]
+
+    def submission(self, model: Model) -> Submission:
+        """Return the proxy to the worker that holds the model."""
+        return self.lanes[lane_of(model, len(self.lanes))]
 
 
 @dataclass
-class Posting(Generic[T]):
-    """Questions on their way to one bench, after those that build it."""
+class Sheet(Generic[T]):
+    """What one bench is asked: for each lane the questions that build its models, then the gate's.
+
+    `counted` tells how many each model is asked.
+    """
 
     bench: Bench
-    building: int
+    batches: Pair
     asked: T
-    posted: Posted
+    building: list[list[Question]]
+    questions: list[list[Question]]
+    counted: dict[Model, int]
+    posted: list[Posted]
+
+
+def lane_of(model: Model, lanes: int) -> int:
+    """Return the lane of a model: each gets ordinary and sharpened ones and about as much to do."""
+    return (model.draw + model.sharpened) % lanes
 
 
 class Benches:
     """Both kinds of model at each depth; each is built when the first gate asks it.
 
-    Questions that need the same models travel together, and while the caller judges one bench
-    the workers compute the next ones.
+    Questions that need the same model travel together. While the workers compute one bench, the
+    next one's questions are made and the last one's answers judged.
     """
 
     def __init__(
@@ -55,7 +70,7 @@ class Benches:
         """Ask through `lanes`, each of which has a worker of its own."""
         self.lanes = lanes
         self.rng, self.expected, self.lab = rng, expected, lab
-        self.built: dict[tuple[str, int], tuple[Bench, Worker]] = {}
+        self.built: dict[Place, tuple[Bench, list[Worker]]] = {}
         self.unfinished = False
 
     def close(self) -> None:
@@ -78,19 +93,15 @@ class Benches:
         if self.unfinished:
             self.close()  # what an earlier gate left unanswered is nobody's business any more
         self.unfinished = True
-        turns = [
-            # The deep model of one kind shares a worker with the shallow one of the other.
-            ((number + place) % len(self.lanes), kind, depth)
-            for number, kind in enumerate(CLASSES)
-            for place, depth in enumerate(self.lab.invariance.num_layers)
-        ]
-        waiting = [deque(turn for turn in turns if turn[0] == n) for n in range(len(self.lanes))]
-        posted = [self._post(queue, asking) for queue in waiting]
-        for lane, _, _ in turns:
-            posting = posted[lane]
-            assert posting is not None
-            answered = self._collect(self.lanes[lane], posting, asking, seen)
-            posted[lane] = self._post(waiting[lane], asking)
+        places = [(kind, depth) for kind in CLASSES for depth in self.lab.invariance.num_layers]
+        sheet = self._write(places[0], asking)
+        self._post(sheet)
+        for following in [*places[1:], None]:
+            coming = self._write(following, asking) if following else None
+            answered = self._collect(sheet, asking, seen)
+            if coming is not None:
+                self._post(coming)
+                sheet = coming
             yield answered
         self.unfinished = False
 
@@ -101,60 +112,71 @@ class Benches:
         )
         return unpadded, padded
 
-    def _post(self, queue: deque[tuple[int, str, int]], asking: Asking[T]) -> Posting[T] | None:
-        """Send the next bench of a queue its questions, and before them those that build it."""
-        if not queue:
-            return None
-        lane, kind, depth = queue.popleft()
-        submission = self.lanes[lane]
-        bench, worker = self.built.get((kind, depth), (None, None))
-        first: list[Question] = []
-        if bench is None or worker is not submission.worker:
-            bench = invariance.first_choice(self.lab, kind, depth)
-            first = invariance.building(bench, self.batches(bench)[1], self.rng, self.expected)
-        asked, questions = asking(bench, self.batches(bench))
-        if first:
-            questions = [*invariance.determinism(bench, self.batches(bench)[1]), *questions]
-        return Posting(bench, len(first), asked, submission.post(*first, *questions))
+    def _write(self, place: Place, asking: Asking[T]) -> Sheet[T]:
+        """Make the questions to a bench, with those that build it where it does not stand."""
+        bench, workers = self.built.get(place, (None, []))
+        if bench is not None and workers == [lane.worker for lane in self.lanes]:
+            return self._sheet(bench, asking, build=False)
+        return self._sheet(invariance.first_choice(self.lab, *place), asking, build=True)
 
-    def _collect(
-        self, submission: Submission, posting: Posting[T], asking: Asking[T], seen: dict[str, Any]
-    ) -> Round[T]:
+    def _sheet(self, bench: Bench, asking: Asking[T], *, build: bool) -> Sheet[T]:
+        lanes = range(len(self.lanes))
+        batches = self.batches(bench)
+        asked, wanted = asking(bench, batches)
+        sheet: Sheet[T] = Sheet(
+            bench, batches, asked, [[] for _ in lanes], [[] for _ in lanes],
+            {model: len(questions) for model, questions in wanted.items()}, [],
+        )  # fmt: skip
+        if build:
+            made = invariance.building(bench, batches[1], self.rng, self.expected)
+            for model, question in made.items():
+                sheet.building[lane_of(model, len(lanes))].append(question)
+            sheet.building[0] += invariance.trying(bench, batches[1])
+            sheet.questions[0] += invariance.determinism(bench, batches[1])
+        for model, questions in wanted.items():
+            sheet.questions[lane_of(model, len(lanes))] += questions
+        return sheet
+
+    def _post(self, sheet: Sheet[T]) -> None:
+        sheet.posted = [
+            lane.post(*first, *then)
+            for lane, first, then in zip(self.lanes, sheet.building, sheet.questions, strict=True)
+        ]
+
+    def _collect(self, sheet: Sheet[T], asking: Asking[T], seen: dict[str, Any]) -> Round[T]:
         """Take a bench's answers; ask again if it had to be built in another way."""
-        bench, asked = posting.bench, posting.asked
-        answers = posting.posted.attempt()
-        built, answers = answers[: posting.building], answers[posting.building :]
+        built, answers = self._split(sheet)
         trouble = first_error(built)
-        if trouble is not None:
-            bench = self._fall_back(submission, bench, trouble)
-            asked, questions = asking(bench, self.batches(bench))
-            batch = self.batches(bench)[1]
-            answers = submission.attempt(*invariance.determinism(bench, batch), *questions)
-        error = first_error(answers)
+        for other in (invariance.by_own_weights, invariance.in_float32):
+            bench = other(sheet.bench, trouble, self.lab) if trouble else None
+            if bench is not None:
+                sheet = self._sheet(bench, asking, build=True)
+                self._post(sheet)
+                built, answers = self._split(sheet)
+                trouble = first_error(built)
+        error = trouble or first_error([a for lane in answers for a in lane])
         if error is not None:
             raise error
+        bench = sheet.bench
         if built:
-            batch = self.batches(bench)[1]
-            invariance.judge_determinism(bench, batch, answers[:2], seen)
-            answers = answers[2:]
+            invariance.judge_determinism(bench, sheet.batches[1], answers[0][:2], seen)
+            answers[0] = answers[0][2:]
             place = bench.kind, bench.config.num_layers
-            self.built[place] = bench, submission.worker
-        return Round(submission, bench, asked, answers)
+            self.built[place] = bench, [lane.worker for lane in self.lanes]
+        found: dict[Model, list[Any]] = {}
+        for model, count in sheet.counted.items():
+            lane = answers[lane_of(model, len(self.lanes))]
+            found[model] = [lane.pop(0) for _ in range(count)]
+        return Round(bench, sheet.asked, found, self.lanes)
 
-    def _fall_back(self, submission: Submission, bench: Bench, trouble: StudentError) -> Bench:
-        """Judge a tree by its own weights, or in float32, where it cannot be judged otherwise."""
-        for other in (invariance.by_own_weights, invariance.in_float32):
-            choice = other(bench, trouble, self.lab)
-            if choice is None:
-                continue
-            bench = choice
-            batch = self.batches(bench)[1]
-            questions = invariance.building(bench, batch, self.rng, self.expected)
-            found = first_error(submission.attempt(*questions))
-            if found is None:
-                return bench
-            trouble = found
-        raise trouble
+    def _split(self, sheet: Sheet[T]) -> tuple[list[Any], list[list[Any]]]:
+        """Return the answers to what builds the models, and the others lane by lane."""
+        built, others = [], []
+        for posted, first in zip(sheet.posted, sheet.building, strict=True):
+            answers = posted.attempt()
+            built += answers[: len(first)]
+            others.append(answers[len(first) :])
+        return built, others
 
 
 def first_error(answers: list[Any | StudentError]) -> StudentError | None:

@@ -146,13 +146,20 @@ def explanation(check: Check) -> list[str]:
 
 
 def next_step(found: Sequence[Row], path: Path, *, complete: bool) -> str:
-    """Name the first thing to do: task, function, file and line."""
-    todo = [row for row in found if not row.done and not row.optional]
+    """Name the first thing to do: task, function, file and line.
+
+    Stretch tasks are none of it, unless they were asked for: then not every task was looked at.
+    """
+    todo = [row for row in found if not row.done and not (row.optional and complete)]
     if not todo:
         if complete:
             return "all parts are done; `make grade` opens the four gates"
-        return "done here; `make check` looks at every task"
+        tasks = list(dict.fromkeys(row.stub.id.split(".")[0] for row in found))
+        done = f"task {', '.join(tasks)} is done" if tasks else "nothing to do here"
+        return f"{done}; `make check` looks at every task"
     row = next((r for r in todo if r.speaks["status"] != "blocked"), todo[0])
+    if row.speaks["status"] == "blocked":
+        return f"task {row.stub.id} {clean_text(row.speaks['summary'])}: begin there"
     source = find(path, row.stub.file)
     function = _function(row, source)
     verb = "write" if row.speaks["status"] == "not_implemented" else "mend"

@@ -146,12 +146,12 @@ def _feed(state: hashlib._Hash, value: Any) -> None:
     if isinstance(value, np.ndarray):
         state.update(f"array {value.dtype.str} {value.shape} ".encode())
         state.update(value.tobytes())
-    elif isinstance(value, Mapping):
+    elif isinstance(value, dict | Mapping):
         state.update(f"dict {len(value)} ".encode())
         for key in sorted(value):
             _feed(state, key)
             _feed(state, value[key])
-    elif isinstance(value, Sequence) and not isinstance(value, str):
+    elif not isinstance(value, str) and isinstance(value, list | tuple | Sequence):
         state.update(f"list {len(value)} ".encode())
         for item in value:
             _feed(state, item)

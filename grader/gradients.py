@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -161,7 +162,11 @@ def judge_silent(found: Found, bench: Bench, names: list[str], learning: Learnin
 
 
 def judge_differences(
-    bench: Bench, question: Question, names: list[str], joint: dict[str, Any], learning: Learning
+    bench: Bench,
+    question: Question,
+    names: Sequence[str],
+    joint: dict[str, Any],
+    learning: Learning,
 ) -> None:
     """Fail when a gradient disagrees with what moving its parameter does to the loss.
 
@@ -188,7 +193,7 @@ def judge_differences(
     ratio = np.nan_to_num(ratio, nan=np.inf)
     wrong = np.flatnonzero(ratio > 1.0)
     if len(wrong):
-        explain_wrong(bench, names, wrong, steep, slopes, ratio, learning)
+        explain_wrong(bench, list(names), wrong, steep, slopes, ratio, learning)
 
 
 def slopes_of(

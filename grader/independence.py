@@ -76,19 +76,15 @@ def changes(rng: Draws, batch: Batch, vocab_size: int) -> Changes:
     return Changes(other, target, source)
 
 
-def questions(bench: Bench, batch: Batch, changed: Changes) -> list[Question]:
-    """Ask every model for the batch among its changes and, at the first draw, for prefixes."""
-    return [
-        forward(
-            model.handle,
-            changed.arguments(batch, model),
-            *(batch.arguments(batch.target[:, :t]) for t in prefixes(batch, model, mode)),
-            mode=mode,
-            dtype=bench.dtype,
-        )
-        for model in bench.models
-        for mode in invariance.modes_of(model)
-    ]
+def question(bench: Bench, model: Model, mode: str, batch: Batch, changed: Changes) -> Question:
+    """Ask a model for the batch among its changes and, at the first draw, for prefixes."""
+    return forward(
+        model.handle,
+        changed.arguments(batch, model),
+        *(batch.arguments(batch.target[:, :t]) for t in prefixes(batch, model, mode)),
+        mode=mode,
+        dtype=bench.dtype,
+    )
 
 
 def prefixes(batch: Batch, model: Model, mode: str) -> list[int]:

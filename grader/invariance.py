@@ -141,8 +141,8 @@ def in_float32(bench: Bench, trouble: StudentError, lab: Settings) -> Bench | No
     return replace(bench, models=ordinary, dtype="float32", tolerance=loose)
 
 
-def building(bench: Bench, batch: Batch, rng: Draws, expected: Ask) -> list[Question]:
-    """Build every model, and run the first one once."""
+def building(bench: Bench, batch: Batch, rng: Draws, expected: Ask) -> dict[Model, Question]:
+    """Build every model."""
     shapes = parameter_shapes(bench.config, bench.kind)
     draws = {} if bench.own_weights else {
         draw: rng.child(f"weights {draw}").weights(shapes)
@@ -153,7 +153,7 @@ def building(bench: Bench, batch: Batch, rng: Draws, expected: Ask) -> list[Ques
     if batch.source is not None:
         one = {"source": batch.source[:1], "target": first}
     fields = {k: v for k, v in asdict(bench.config).items() if v is not None}
-    questions = []
+    questions = {}
     for model in bench.models:
         options: dict[str, Any] = {"seed": model.draw, "dtype": bench.dtype}
         if bench.own_weights:
@@ -163,8 +163,13 @@ def building(bench: Bench, batch: Batch, rng: Draws, expected: Ask) -> list[Ques
             if model.sharpened:
                 weights = sharpen(expected, bench.kind, bench.config, weights, **one)
             options["weights"] = {k: v.astype(bench.dtype) for k, v in weights.items()}
-        questions.append(build(model.handle, CLASSES[bench.kind], config(**fields), **options))
-    return [*questions, forward(bench.models[0].handle, batch.arguments(), dtype=bench.dtype)]
+        questions[model] = build(model.handle, CLASSES[bench.kind], config(**fields), **options)
+    return questions
+
+
+def trying(bench: Bench, batch: Batch) -> list[Question]:
+    """Run the first model once: whether it can run at all shows how it has to be judged."""
+    return [forward(bench.models[0].handle, batch.arguments(), dtype=bench.dtype)]
 
 
 def logits_of(

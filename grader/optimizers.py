@@ -94,6 +94,33 @@ def judge_memory(seen: Seen) -> None:
               seen.show() | {"optimizers": len(makers)})  # fmt: skip
 
 
+def judge_long_memory(answer: Any) -> None:
+    """Fail when at some step of a longer run the optimiser has forgotten the steps before.
+
+    It may be the same one emptied, or a new one made as the last one was, which never comes back.
+    A loop that cannot run this long, or says nothing of its steps, is judged elsewhere.
+    """
+    steps = answer.get("steps") if isinstance(answer, dict) else None
+    if not isinstance(steps, list) or not all(map(_is_step, steps)):
+        return
+    kept = {step["like"] for step in steps if step["remembers"]}
+    for number, step in enumerate(steps):
+        before = {s["by"] for s in steps[:number] if s["like"] == step["like"]}
+        after = {s["by"] for s in steps[number + 1 :]}
+        if step["remembers"] or step["like"] not in kept or not before:
+            continue
+        if step["by"] in before or not before & after:
+            wrong("optimizer_rebuilt", f"train: from step {number} on the optimiser remembers "
+                  "nothing of the steps before: it is built anew, or emptied.",
+                  "Look at what is built once, and what is done at some batches only.",
+                  {"step": number, "steps": len(steps)})  # fmt: skip
+
+
+def _is_step(step: Any) -> bool:
+    kinds = {"by": int, "like": str, "remembers": bool}
+    return isinstance(step, dict) and all(type(step.get(k)) is kind for k, kind in kinds.items())
+
+
 def judge_schedule(seen: Seen, peak: float) -> None:
     """Fail when the rate stays where a schedule has started it."""
     rates = [float(step["rate"]) for step in seen.steps if is_number(step.get("rate"))]

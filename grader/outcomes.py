@@ -11,6 +11,7 @@ from grader.result import Diagnosis, Outcome, Status
 from grader.student_error import TASK_FILES, StudentError, task_file
 from grader.workers import WorkerLost
 
+LOOP = TASK_FILES["training"]  # its checks meddle with the optimisers that others use
 FILES = {task: f"{name}.py" for name, task in TASK_FILES.items()}
 
 
@@ -24,8 +25,11 @@ class Place:
 
     @property
     def group(self) -> str:
-        """Return the task or gate, whose checks share one worker."""
-        return f"gate {self.gate}" if self.gate else f"task {task_of(self.stub or '')}"
+        """Return what shares one worker: most parts, the loop, the optional tasks, a gate."""
+        if self.gate:
+            return f"gate {self.gate}"
+        task = task_of(self.stub or "")
+        return "parts" if task in FILES and task != LOOP else "loop" if task == LOOP else "optional"
 
     @property
     def order(self) -> tuple[int, str]:
@@ -92,14 +96,21 @@ def student_outcome(error: StudentError, place: Place) -> Outcome:
             evidence,
         )
     if error.kind == "constructor_changed":
+        part = str(error.detail.get("file", part)).removesuffix(".py")
         return outcome(Status.FAILED, *constructor_changed(error, part), evidence)
     if error.kind == "missing_name":
         part = str(error.detail.get("file", part)).removesuffix(".py")
-        diagnosis = missing_name(error.message.rsplit(" ", 1)[-1], part)
+        name = str(error.detail.get("name") or error.message.rpartition(" has no ")[2])
+        diagnosis = missing_name(name, part)
         return outcome(Status.FAILED, diagnosis.cause, diagnosis)
     if error.kind == "no_handle":
         return outcome(Status.GRADER_ERROR, error.message)
-    diagnosis = import_failed(error, part, own) if error.while_importing else raised(error, part)
+    if error.waits_for_keyboard:
+        diagnosis = left_in(error, part)
+    elif error.while_importing:
+        diagnosis = import_failed(error, part, own)
+    else:
+        diagnosis = raised(error, part)
     return outcome(Status.ERROR, diagnosis.cause, diagnosis, evidence)
 
 
@@ -109,6 +120,14 @@ def raised(error: StudentError, part: str) -> Diagnosis:
     where = error.place()
     advice = f"Look at {where or part + '.py'}: which shapes and types does it get there?"
     return Diagnosis("raised", part, cause, advice)
+
+
+def left_in(error: StudentError, part: str) -> Diagnosis:
+    """Say that the code stops for somebody at a keyboard, whom a check has not."""
+    word = "a breakpoint()" if error.type == "BdbQuit" else "an input()"
+    cause = f"{error.place() or part + '.py'}: {word} stops here, and the checks have no terminal."
+    advice = f"Look for {word} at or just before that line: it is for runs of your own."
+    return Diagnosis("breakpoint_left", part, cause, advice)
 
 
 def import_failed(error: StudentError, part: str, own: str | None) -> Diagnosis:

@@ -16,7 +16,7 @@ from grader.invariance import DTYPE_WORDS
 from grader.parameters import ProbeConfig
 from grader.result import CheckFailed, Diagnosis, Outcome
 from grader.student_error import StudentError
-from grader.submission import Question, Submission, build, config, forward
+from grader.submission import Posted, Question, Submission, build, config, forward
 
 # For a tree that mixes precisions in float64 but is sound in the float32 it is trained in.
 TOLERANCE_FLOAT32 = 1e-4
@@ -33,7 +33,8 @@ class Case:
         what: names the call in a sentence, such as "the block under both masks".
         inputs: arguments by name, as the oracle takes them.
         valid: (B, T) bool, where the answer stands for a real token; None = everywhere.
-        causes: slips that this call can tell apart, with cause and advice, the likeliest first.
+        causes: slips that this call can tell apart, with cause and advice, the likeliest first;
+            one of a residual branch is called `<slip>:<branch>`.
     """
 
     what: str
@@ -49,6 +50,7 @@ class Trial:
     Attributes:
         oracle: its name among the oracle's answers.
         target: the class in the package.
+        weights: by name; empty = those that it makes itself.
         positional: inputs that are handed over by position.
         sublayers: modules inside it, in order of execution, that may show where it goes wrong.
         options: further arguments of the constructor.
@@ -75,7 +77,7 @@ class Trial:
     def build(self) -> Question:
         """Ask for the module."""
         fields = {k: v for k, v in asdict(self.config).items() if v is not None}
-        weights = self.weights
+        weights = self.weights or None
         return build("module", self.target, config(**fields), weights=weights, **self.options)
 
     def call(self, case: Case, record: Sequence[str] = ()) -> Question:
@@ -109,19 +111,38 @@ class Trial:
                 **case.inputs,
             )
             value = real(answer["value"], case.valid)
-            yield Suspect(slip.split(":")[0], value, cause, advice)  # fmt: skip
+            yield Suspect(slip, value, cause, advice)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Questions on their way: what is expected can be computed while the worker answers."""
+
+    submission: Submission
+    questions: tuple[Question, ...]
+    posted: Posted
+
+    def answers(self) -> tuple[list[Any], float]:
+        """Return the answers, asked again in float32 where they cannot run in float64.
+
+        Returns:
+            The answers, errors among them, and the tolerance that belongs to the precision.
+        """
+        answers = self.posted.attempt()
+        if not any(isinstance(a, StudentError) and _about_precision(a) for a in answers):
+            return answers, TOLERANCE
+        again = self.submission.attempt(*map(in_float32, self.questions))
+        return again, TOLERANCE_FLOAT32
+
+
+def post(submission: Submission, *questions: Question) -> Asked:
+    """Send the questions in float64 and go on."""
+    return Asked(submission, questions, submission.post(*questions))
 
 
 def ask(submission: Submission, *questions: Question) -> tuple[list[Any], float]:
-    """Ask in float64, and again in float32 what cannot run in float64.
-
-    Returns:
-        The answers, errors among them, and the tolerance that belongs to the precision.
-    """
-    answers = submission.attempt(*questions)
-    if not any(isinstance(a, StudentError) and _about_precision(a) for a in answers):
-        return answers, TOLERANCE
-    return submission.attempt(*map(in_float32, questions)), TOLERANCE_FLOAT32
+    """Send the questions and wait for what `Asked.answers` returns."""
+    return post(submission, *questions).answers()
 
 
 def _about_precision(error: StudentError) -> bool:
@@ -130,7 +151,7 @@ def _about_precision(error: StudentError) -> bool:
 
 def in_float32(question: Question) -> Question:
     """Return the question with float32 in place of float64."""
-    if question.probe not in ("call", "build", "forward"):
+    if question.probe not in ("call", "build", "forward", "handed_on"):
         return question
     return Question(question.probe, _cast(question.arguments) | {"dtype": "float32"})
 
@@ -164,7 +185,7 @@ def must_raise(answer: Any, error: str, what: str, part: str) -> None:
         fail("error_missing", part, f"{what}: expected {error}, but it returned an answer.",
              f"Read what the docstring in {part}.py says under Raises.")  # fmt: skip
     unheard = ("not_implemented", "missing_name", "no_handle", "out_of_memory")
-    if answer.kind in unheard or answer.while_importing:
+    if answer.kind in unheard or answer.while_importing or answer.waits_for_keyboard:
         raise answer
     if answer.type != error:
         fail("wrong_error", part, f"{what}: expected {error}, got {answer.type}: {answer.message}",
@@ -185,19 +206,28 @@ def built_on(part: str, findings: Findings, *stubs: str) -> Iterator[None]:
         if not earlier and error.kind == "raised":
             own = [i for i, f in enumerate(error.frames) if f["file"].endswith(f"/{part}.py")]
             error.frames = error.frames[: own[-1] + 1] if own else error.frames
+        for outcome in earlier:
+            known = outcome.diagnosis
+            if known and known.code == "attended_has_no_names" and "'tuple' object" in str(error):
+                raise _follows(outcome, f"{error.place()}: {error}.", {}) from None
         raise
     except CheckFailed as failure:
         for outcome in earlier:
-            assert outcome.diagnosis is not None
-            known = outcome.diagnosis
-            cause = (
-                f"{failure.diagnosis.cause} Task {outcome.stub}, which this one is built on, "
-                f"does not pass by itself: {known.cause}"
-            )
-            advice = f"Mend task {outcome.stub} first. {known.advice}"
-            found = Diagnosis("follows_from_earlier_task", known.part, cause, advice)
-            raise CheckFailed(found, failure.evidence | {"built_on": outcome.stub}) from None
+            raise _follows(outcome, failure.diagnosis.cause, failure.evidence) from None
         raise
+
+
+def _follows(outcome: Outcome, seen: str, evidence: dict[str, Any]) -> CheckFailed:
+    """Return what to raise for something seen that an earlier task's failure explains."""
+    known = outcome.diagnosis
+    assert known is not None
+    cause = (
+        f"{seen} Task {outcome.stub}, which this one is built on, does not pass by itself: "
+        f"{known.cause}"
+    )
+    advice = f"Mend task {outcome.stub} first. {known.advice}"
+    found = Diagnosis("follows_from_earlier_task", known.part, cause, advice)
+    return CheckFailed(found, evidence | {"built_on": outcome.stub})
 
 
 def real(value: np.ndarray, valid: np.ndarray | None) -> np.ndarray:

@@ -126,9 +126,8 @@ def attribute(path: str) -> Any:
     value = importlib.import_module(f"{PACKAGE}.{module_name}")
     for name in rest.split(".") if rest else []:
         if not hasattr(value, name):
-            raise Refused(
-                "missing_name", f"{module_name}.py has no {rest}", {"file": f"{module_name}.py"}
-            )
+            detail = {"file": f"{module_name}.py", "name": rest}
+            raise Refused("missing_name", f"{module_name}.py has no {rest}", detail)
         value = getattr(value, name)
     return value
 

@@ -16,45 +16,8 @@ from torch import Tensor, nn
 from torch.optim import optimizer as torch_optimizer
 
 from grader.probes import Session, attribute, probe, to_array
+from grader.probes_spied import kind_of, norm_of, number_of, settings_of, spied_model, tensors_in
 from grader.probes_training import attribute_recipe
-
-WIDTH = 5
-
-
-def spied_model(kind: str, config: dict[str, Any]) -> nn.Module:
-    """Return a small model that passes for the student's but needs none of tasks 1 to 5."""
-    name = "Seq2SeqTransformer" if kind == "seq2seq" else "DecoderOnlyTransformer"
-    base: Any = attribute(f"models.{name}")
-
-    class Small(base):  # type: ignore[misc]
-        """Reads the last token and, where there is a source, the mean of its tokens."""
-
-        def __init__(self) -> None:
-            nn.Module.__init__(self)
-            self.config = attribute("config.ModelConfig")(**config)
-            size = self.config.vocab_size
-            self.source = nn.Embedding(size, WIDTH) if kind == "seq2seq" else None
-            self.target = nn.Embedding(size, WIDTH)
-            self.output = nn.Linear(WIDTH, size)
-
-        def encode(self, source: Tensor, *_: Any, **__: Any) -> Tensor:
-            """Return the memory."""
-            assert self.source is not None
-            return self.source(source)  # type: ignore[no-any-return]
-
-        def decode(self, target: Tensor, memory: Tensor | None, *_: Any, **__: Any) -> Tensor:
-            """Return logits."""
-            x = self.target(target)
-            x = x if memory is None else x + memory.mean(dim=1, keepdim=True)
-            return self.output(x)  # type: ignore[no-any-return]
-
-        def forward(self, *ids: Tensor, **__: Any) -> Tensor:
-            """Return logits of (source, target) or of tokens alone."""
-            memory = self.encode(ids[0]) if self.source is not None else None
-            return self.decode(ids[0] if memory is None else ids[1], memory)
-
-    torch.manual_seed(0)
-    return Small()
 
 
 class Spy:
@@ -135,24 +98,6 @@ class Spy:
         """Tell whether an optimiser holds numbers other than 0 besides the parameters."""
         own = {id(p) for p in self.model.parameters()}
         return any(id(v) not in own and bool(v.any()) for v in tensors_in(optimizer))
-
-
-def tensors_in(value: Any, depth: int = 6) -> Iterator[Tensor]:
-    """Yield the tensors in an optimiser, in the optimisers that it wraps, and in containers."""
-    if isinstance(value, Tensor):
-        yield value
-    elif depth:
-        if hasattr(value, "step"):
-            value = getattr(value, "__dict__", {})
-        inner = value.values() if isinstance(value, dict) else value
-        if isinstance(value, (dict, list, tuple)):
-            for item in inner:
-                yield from tensors_in(item, depth - 1)
-
-
-def norm_of(values: list[Tensor]) -> float:
-    """Return the norm of all values together."""
-    return math.sqrt(sum(float(v.detach().double().square().sum()) for v in values))
 
 
 @contextlib.contextmanager
@@ -285,16 +230,37 @@ def own_inputs(batches: list[Any]) -> list[Any]:
     return found
 
 
-def kind_of(value: Any) -> str:
-    """Return "number", "tensor", or "graph" for a tensor that keeps its history."""
-    if isinstance(value, Tensor):
-        return "graph" if value.requires_grad else "tensor"
-    return "number" if isinstance(value, (int, float)) else type(value).__name__[:100]
+class MemorySpy(Spy):
+    """Writes down of each step only which optimiser takes it and whether it remembers any."""
+
+    def note(self, what: str, **details: Any) -> None:
+        """Write nothing down: there are many steps."""
+
+    def step(self, optimizer: Any) -> None:
+        """Note what takes a step."""
+        self.events.append({
+            "by": self.number_of(optimizer),
+            "like": settings_of(optimizer),
+            "remembers": self.remembers(optimizer),
+        })  # fmt: skip
 
 
-def number_of(value: Any) -> float:
-    """Return the value as a number, NaN when it is none."""
+@probe
+def watch_memory(
+    session: Session, config: dict[str, Any], recipe: dict[str, Any], batches: list[Any]
+) -> dict[str, Any]:
+    """Run the student's `train` over many small batches, and tell what each step remembers."""
+    spy = MemorySpy(spied_model("decoder_only", config))
+    loop = attribute("training")
+
+    def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if spy.inside is None:
+            spy.step(optimizer)
+
+    hook = torch_optimizer.register_optimizer_step_pre_hook(stepped)
     try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return math.nan
+        with overheard(spy, loop):
+            loop.train(spy.model, iter(batches), attribute_recipe(recipe))
+    finally:
+        hook.remove()
+    return {"steps": spy.events}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,11 +47,14 @@ class Batches(Iterator[Any]):
         return self.last
 
     def _look(self) -> dict[str, float]:
-        """Return loss and accuracy on the batch just used: to show, never to judge."""
+        """Return loss and accuracy on the batch just used: to show, never to judge.
+
+        A copy of the model is asked, for a pass may leave traces in what it runs through.
+        """
         try:
             with torch.random.fork_rng([]), torch.no_grad():
                 inputs, targets = attribute("training.teacher_forcing")(self.last.answers)
-                logits = self.model(self.last.source, inputs)
+                logits = copy.deepcopy(self.model).eval()(self.last.source, inputs)
                 loss = float(attribute("training.masked_cross_entropy")(logits, targets))
                 right = float(attribute("metrics.token_accuracy")(logits, targets))
             return {"loss": loss, "accuracy": right} if math.isfinite(loss + right) else {}
@@ -155,16 +159,20 @@ def teacher_forcing(
 
 @probe
 def optimizer(
-    session: Session, config: dict[str, Any], target: str, recipe: dict[str, Any]
+    session: Session, config: dict[str, Any], target: str, recipe: dict[str, Any], save: str
 ) -> dict[str, Any]:
-    """Make the student's optimiser for a new model, and let it take a step along gradients of 1.
+    """Make the student's optimiser for a model, and let it take a step along gradients of 1.
+
+    The model is kept as `save`, as it was before the step, for the next optimiser.
 
     Returns how often it holds each of the model's trainable parameters by name, how many tensors
     it holds besides, the learning rates that it names, and the largest move of each parameter:
     an optimiser of one's own need not keep its parameters and rates where torch's do.
     """
-    torch.manual_seed(0)
-    model = attribute(target)(attribute("config.ModelConfig")(**config))
+    if save not in session.handles:
+        torch.default_generator.manual_seed(0)  # see probes_modules.build
+        session.handles[save] = attribute(target)(attribute("config.ModelConfig")(**config))
+    model = session.get(save)
     made = attribute("training.make_optimizer")(model, attribute_recipe(recipe))
     if not callable(getattr(made, "step", None)):
         raise Refused("no_optimizer", f"make_optimizer returned {type(made).__name__}")
@@ -185,15 +193,29 @@ def optimizer(
 
 
 def moves(optimizer: Any, parameters: dict[str, Any]) -> dict[str, float]:
-    """Return how far one step moves each parameter; nothing where it needs more than gradients."""
-    before = {name: p.detach().clone() for name, p in parameters.items()}
+    """Return how far one step moves each parameter, and undo it.
+
+    Nothing is returned where a step needs more than gradients.
+    """
+    own = [p.detach() for p in parameters.values()]
+    before = [p.clone() for p in own]
     for p in parameters.values():
         p.grad = torch.ones_like(p)
     try:
         optimizer.step()
     except TypeError:  # it wants a closure
         return {}
-    return {name: float((p.detach() - before[name]).abs().max()) for name, p in parameters.items()}
+    far = torch._foreach_norm(torch._foreach_sub(own, before), torch.inf)
+    torch._foreach_copy_(own, before)
+    for p in parameters.values():
+        p.grad = None
+    return dict(zip(parameters, torch.stack(far).tolist(), strict=True))
+
+
+@probe
+def warmed(session: Session) -> dict[str, Any]:
+    """Tell whether this worker holds what the first step of an optimiser imports."""
+    return {"warm": "torch._dynamo" in sys.modules}
 
 
 @probe

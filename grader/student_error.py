@@ -55,6 +55,12 @@ class StudentError(Exception):
         return found[-1] if found else None
 
     @property
+    def waits_for_keyboard(self) -> bool:
+        """Tell whether a breakpoint or a question found no terminal to talk to."""
+        asked = self.type == "EOFError" and "reading a line" in self.message
+        return self.kind == "raised" and (self.type == "BdbQuit" or asked)
+
+    @property
     def line(self) -> str:
         """Return the source line it was raised at, or nothing."""
         frame = self._frame()

@@ -40,6 +40,9 @@ FORMS: dict[str, dict[str, type | tuple[type, type]]] = {
     "train": {"losses": object, "parameters": dict, "buffers": dict},
     "restore": {"parameters": dict},
     "attention_weights": {"weights": list},
+    "handed_on": {"calls": list},
+    "watch_memory": {"steps": list},
+    "warmed": {"warm": bool},
     "teacher_forcing": {"value": object, "answers_changed": bool},
     "optimizer": {
         "times": (dict, int),

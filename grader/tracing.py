@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from grader.locate import PACKAGE
 from grader.outcomes import Place, missing_file, missing_name
-from grader.result import Outcome
+from grader.result import Diagnosis, Outcome
 
 LACKING = re.compile(rf"cannot import name '(\w+)' from '{PACKAGE}\.(\w+)'")
 
@@ -42,10 +42,24 @@ def traced(
             found.diagnosis = missing_name(lacking[1], lacking[2])
             found.summary = found.diagnosis.cause
     elif place.gate:
-        earlier = next(((o.stub, o.diagnosis) for o in parts if o.diagnosis), None)
-        if earlier and earlier[1].cause == known.cause:
-            found.diagnosis = earlier[1]
-        elif earlier:
-            advice = f"Task {earlier[0]} already shows it: {earlier[1].cause}"
-            found.diagnosis = replace(known, part=earlier[1].part, advice=advice)
+        found.diagnosis = beside(known, parts)
     return found
+
+
+def beside(known: Diagnosis, parts: Sequence[Outcome]) -> Diagnosis:
+    """Return what a gate's error means beside the tasks that fail already.
+
+    The same error is the same mistake, and one in a file of a failed task shows it. What else
+    failed before may be the cause, or have nothing to do with it.
+    """
+    failed = [(o.stub, o.diagnosis) for o in parts if o.diagnosis]
+    for _, earlier in failed:
+        if earlier.cause == known.cause:
+            return earlier
+    for stub, earlier in failed:
+        if earlier.part == known.part:
+            return replace(known, advice=f"Task {stub} already shows it: {earlier.cause}")
+    for stub, earlier in failed[:1]:
+        words = f"Task {stub} already fails; it may be the cause: {earlier.cause}"
+        return replace(known, advice=f"{words} Otherwise: {known.advice}")
+    return known

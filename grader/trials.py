@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from grader import handed
 from grader.compare import agrees, fail, judge
 from grader.expectations import Ask, Expected
-from grader.parts import TOLERANCE_FLOAT32, Case, Trial, ask, real, returned, sure
+from grader.parts import TOLERANCE_FLOAT32, Case, Trial, ask, post, real, returned, sure
 from grader.result import CheckFailed
 from grader.student_error import StudentError
 from grader.submission import Submission, tensor
 
 # What shows that a call went wrong, but not why.
 UNEXPLAINED = ("values_differ", "not_finite")
+# Modules of earlier tasks inside a block, by the ends of their names.
+OWNERS = {"attention": "attention.MultiHeadAttention", "branch": "residual.ResidualBranch"}
 
 
 def silenced(trial: Trial) -> Trial:
@@ -38,14 +41,17 @@ def try_modules(
     questions = []
     for trial in trials:
         questions += [trial.build(), *map(trial.call, trial.cases)]
-    answers, tolerance = ask(submission, *questions)
+    asked = post(submission, *questions)
+    expectations = [trial.expect(expected, case) for trial in trials for case in trial.cases]
+    answers, tolerance = asked.answers()
     largest = 0.0
     unexplained: list[tuple[Trial, Case, CheckFailed | StudentError]] = []
     for trial in trials:
-        sure(answers.pop(0))
+        _check_built(submission, trial, answers.pop(0))
         for case in trial.cases:
             try:
-                gap = _judge_case(expected, trial, case, answers.pop(0), advice, tolerance)
+                right, answer = expectations.pop(0), answers.pop(0)
+                gap = _judge_case(expected, trial, case, right[""], answer, advice, tolerance)
                 largest = max(largest, gap)
             except StudentError as error:
                 if error.kind != "raised":
@@ -53,21 +59,72 @@ def try_modules(
                 unexplained.append((trial, case, error))
             except CheckFailed as failure:
                 if failure.diagnosis.code not in UNEXPLAINED:
-                    raise
+                    raise _in_branch(submission, trial, case, failure) from None
                 unexplained.append((trial, case, failure))
     if unexplained:
         trial, case, trouble = unexplained[0]
         if isinstance(trouble, CheckFailed):
             _localise(submission, expected, trial, case, trouble)
+        else:
+            handed.explain_error(submission, trial, case, trouble)
         raise trouble
     return {"largest_difference": largest, "tolerance": tolerance}
 
 
+def _check_built(submission: Submission, trial: Trial, answer: Any) -> None:
+    """Raise what kept a module from being built, and name the file whose constructor differs."""
+    if not isinstance(answer, StudentError) or answer.kind != "constructor_changed":
+        sure(answer)
+        return
+    before, owner, _ = _split(str(answer.detail.get("name")))
+    target = next((t for name, t in OWNERS.items() if owner.endswith(name)), None)
+    if target is not None and not trial.target.startswith(target.split(".")[0]):
+        start = ".".join([*before, owner, ""])
+        own = {n.removeprefix(start): w for n, w in trial.weights.items() if n.startswith(start)}
+        options = {"rope": False} if target.startswith("attention") else {}
+        alone = replace(trial, target=target, weights=own, options=options)
+        (inner,) = submission.attempt(alone.build())
+        if isinstance(inner, StudentError) and inner.kind == "constructor_changed":
+            answer.detail["file"] = f"{target.split('.')[0]}.py"
+    raise answer
+
+
+def _split(name: str) -> tuple[list[str], str, list[str]]:
+    """Split a parameter's name at the first part that is a module of an earlier task."""
+    words = name.split(".")
+    index = next((i for i, word in enumerate(words) if word.endswith(tuple(OWNERS))), 0)
+    return words[:index], words[index], words[index + 1 :]
+
+
+def _in_branch(
+    submission: Submission, trial: Trial, case: Case, failure: CheckFailed
+) -> CheckFailed:
+    """Return a failure of one branch of a block with what can be seen of that branch."""
+    known = failure.diagnosis
+    code, _, branch = known.code.partition(":")
+    if not branch:
+        return failure
+    cause = known.cause
+    if code in ("branch_skipped", "norm_skipped"):
+        (_, answer), _ = ask(submission, trial.build(), trial.call(case, [branch]))
+        records = answer["records"][0] if not isinstance(answer, StudentError) else {}
+        ran = isinstance(records, dict) and branch in records
+        if code == "branch_skipped" and ran:
+            cause = (f"{case.what}: what {branch} returned is lost: what follows starts again "
+                     "from the block's input.")  # fmt: skip
+        elif code == "norm_skipped" and ran and trial.config.placement == "pre":
+            cause = (f"{case.what}: in {branch}, the sub-layer reads the block's own x, not what "
+                     "the branch hands it.")  # fmt: skip
+        elif not ran:
+            cause = f"{cause} {branch} itself is not called."
+    return CheckFailed(replace(known, code=code, cause=cause), failure.evidence)
+
+
 def _judge_case(
-    expected: Ask, trial: Trial, case: Case, answer: Any, advice: str, tolerance: float
-) -> float:
+    expected: Ask, trial: Trial, case: Case, right: np.ndarray, answer: Any, advice: str,
+    tolerance: float,
+) -> float:  # fmt: skip
     """Return the largest difference at real positions; padded ones must hold exactly 0."""
-    right = trial.expect(expected, case)[""]
     value = returned(answer, case.what, trial.part)
     whole = isinstance(value, np.ndarray) and value.shape == right.shape
     shown = real(value, case.valid) if whole else value
@@ -87,7 +144,7 @@ def _judge_case(
             _check_response(got, case, trial.part)
         raise
     if case.valid is not None:
-        _check_padding(value, case.what, case.valid, trial.part)
+        _check_padding(value, case, trial.part)
     return float(evidence["largest_difference"])
 
 
@@ -103,16 +160,17 @@ def _check_response(got: np.ndarray, case: Case, part: str) -> None:
         )
 
 
-def _check_padding(value: np.ndarray, what: str, valid: np.ndarray, part: str) -> None:
-    wrong = (value != 0).any(axis=-1) & ~valid
+def _check_padding(value: np.ndarray, case: Case, part: str) -> None:
+    wrong = (value != 0).any(axis=-1) & ~np.asarray(case.valid)
     if wrong.any():
+        unused = " query_valid is not applied to it." if "query_valid" in case.inputs else ""
         row, place = (int(i) for i in np.argwhere(wrong)[0])
         held = float(value[row, place][value[row, place] != 0][0])
         fail(
             "padding_not_zeroed",
             part,
-            f"{what}: padded position {place} of row {row} holds {held:.3g} where exactly 0 is "
-            "expected.",
+            f"{case.what}: padded position {place} of row {row} holds {held:.3g} where exactly 0 "
+            f"is expected.{unused}",
             f"Look at the end of the function in {part}.py: what its docstring says of padded "
             "positions.",
             {"row": row, "position": place},

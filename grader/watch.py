@@ -109,6 +109,7 @@ class Watcher:
         self.outcomes: dict[str, Outcome] = {}
         self.owed: list[str] = []
         self.superseded = False
+        self.saved = False
         self.saves = Saves(path)
         referee.workshop.heed = self.heed
 
@@ -120,6 +121,7 @@ class Watcher:
             self.round([], time.monotonic())
             while True:
                 names = self.saves.take()
+                self.saved = True
                 self.round(self.tasks_in(names), time.monotonic())
         finally:
             self.saves.close()
@@ -201,8 +203,9 @@ class Watcher:
         else:
             self.console.print(Group(whole, *self.gates()), soft_wrap=True)
         what = f"task {', '.join(tasks)}" if tasks else "everything"
+        since = " after the save" if self.saved else ""
         after = "" if last else "; going on"
-        self.say(f"{what}: {seconds} after the save{after}; Ctrl-C ends")
+        self.say(f"{what}: {seconds}{since}{after}; Ctrl-C ends")
 
     def gates(self) -> list[Text]:
         """Return a line for each gate that was tried."""

@@ -9,6 +9,7 @@ the worker's connection, and its first frame says which plan and tree.
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import os
 import select
@@ -30,6 +31,9 @@ def preload() -> None:
     import grader.worker  # noqa: F401
 
     sys.path.remove(HERE)
+    # What stands now stands for good: no worker needs to search it for garbage, or to copy it.
+    gc.collect()
+    gc.freeze()
 
 
 def warm() -> None:

@@ -151,7 +151,7 @@ def test_check_keeps_the_result_where_it_is_asked_to(tmp_path):
     done = checked("1.2", "--tree", "solution", "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "results.json").exists()
-    assert "public checks: 7 of 7 passed" in done.stdout
+    assert "public checks: 2 of 2 passed" in done.stdout
 
 
 def test_check_refuses_a_task_that_does_not_exist():
@@ -169,3 +169,21 @@ def test_check_of_a_wrong_tree_explains_and_points(tmp_path):
     assert done.returncode == 1, done.stderr
     assert "wrong" in done.stdout and "seen: " in done.stdout and "try: " in done.stdout
     assert "next: mend causal_mask in" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "checks, words",
+    [
+        ([("S1", "not_implemented", "s")], "next: write KVCache.append"),
+        ([("3.1", "passed", "s")], "next: task 3 is done; `make check` looks at every task"),
+        ([("4.1", "blocked", "waits for task 2.3 (attention.py)")],
+         "next: task 4.1 waits for task 2.3 (attention.py): begin there"),
+    ],
+)  # fmt: skip
+def test_next_fits_the_task_that_was_asked_for(tmp_path, checks, words):
+    console = Console(file=io.StringIO(), width=200)
+    every = [outcome(stub, status, summary=summary) for stub, status, summary in checks]
+    found = checklist.rows(every, STUBS, begun_only=False)
+    console.print(checklist.render(found, tmp_path, complete=False))
+    assert isinstance(console.file, io.StringIO)
+    assert words in console.file.getvalue()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from grader import loop, optimizers, probes_loop
+from grader import loop, optimizers, probes_loop, probes_training
 from grader.result import CheckFailed
 
 CLIP = 1e-3
@@ -285,3 +286,64 @@ def test_the_spy_sees_what_an_optimizer_remembers():
     )
     for optimizer, later in ((adam, True), (plain, False), (wrapped, True)):
         assert spy_on_steps((model, optimizer), (model, optimizer)) == [False, later]
+
+
+def long_run(*steps: tuple[int, bool], like: str = "AdamW") -> dict[str, Any]:
+    return {"steps": [{"by": by, "like": like, "remembers": known} for by, known in steps]}
+
+
+@pytest.mark.parametrize(
+    ("steps", "named"),
+    [
+        ([(0, False), (0, True), (0, True)], False),
+        ([(0, False), (0, True), (1, False), (1, True)], True),  # a new one
+        ([(0, False), (0, True), (0, False), (0, True)], True),  # the same one, emptied
+        ([(0, False), (1, False), (0, True), (1, True)], False),  # two in turn
+        ([(0, False), (0, False), (1, False)], False),  # they remember nothing anyway
+    ],
+)
+def test_an_optimizer_that_forgets_in_a_longer_run_is_named(steps, named):
+    if named:
+        assert code_of(optimizers.judge_long_memory, long_run(*steps)) == "optimizer_rebuilt"
+    else:
+        optimizers.judge_long_memory(long_run(*steps))
+
+
+def test_a_second_optimizer_of_another_make_may_begin_anew():
+    first, second = long_run((0, False), (0, True)), long_run((1, False), (1, True), like="SGD")
+    optimizers.judge_long_memory({"steps": first["steps"] + second["steps"]})
+
+
+@pytest.mark.parametrize("answer", [None, {}, {"steps": [1]}, {"steps": [{"by": 0}]}])
+def test_a_longer_run_that_says_nothing_is_judged_elsewhere(answer):
+    optimizers.judge_long_memory(answer)
+
+
+def test_looking_at_the_training_leaves_no_trace(monkeypatch):
+    class Normed(torch.nn.Module):
+        """Has a batch norm, and counts its passes."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(2)
+            self.passes = 0
+
+        def forward(self, source: Any, inputs: Any) -> Any:
+            self.passes += 1
+            return self.norm(source)
+
+    functions = {
+        "training.teacher_forcing": lambda answers: (answers, answers),
+        "training.masked_cross_entropy": lambda logits, targets: logits.square().mean(),
+        "metrics.token_accuracy": lambda logits, targets: 0.5,
+    }
+    monkeypatch.setattr(probes_training, "attribute", functions.get)
+    model = Normed().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    batches = probes_training.Batches(None, model)
+    batches.last = SimpleNamespace(answers=[], source=torch.randn(4, 2))
+    assert set(batches._look()) == {"loss", "accuracy"}
+    assert model.training and model.norm.training and not model.passes
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    model.held = torch.ones(2, requires_grad=True) * 2  # cannot be copied
+    assert batches._look() == {}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from grader import causes
+from grader import block_causes, causes, handed, tracing
 from grader.compare import TOLERANCE
 from grader.draws import Draws
 from grader.expectations import Expectations
+from grader.outcomes import Place, outcome, student_outcome
 from grader.parameters import ProbeConfig, parameter_shapes
 from grader.parts import TOLERANCE_FLOAT32, Case, Trial, ask, built_on, must_raise, returned
 from grader.result import CheckFailed, Diagnosis, Outcome, Status
@@ -37,8 +40,12 @@ class Answering:
         self.asked = []
 
     def attempt(self, *questions):
+        return self.post(*questions).attempt()
+
+    def post(self, *questions):
         self.asked.append(questions)
-        return self.rounds.pop(0)
+        answers = self.rounds.pop(0)
+        return SimpleNamespace(attempt=lambda: answers)
 
 
 def answer(value, records=None, changed=()):
@@ -178,3 +185,155 @@ def test_error_below_tasks_that_pass_is_blamed_on_their_caller():
         with pytest.raises(StudentError) as raised, built_on("encoder", findings, "2.1"):
             raise error
         assert raised.value.part == part
+
+
+# What a block hands on --------------------------------------------------------------------------
+
+
+def refused(name):
+    detail = {"name": name, "expected": [6], "found": None}
+    return StudentError({"kind": "constructor_changed", "message": "differs", "detail": detail})
+
+
+@pytest.mark.parametrize(
+    "inner, name, file",
+    [
+        (refused("q_proj.weight"), "self_attention.q_proj.weight", "attention.py"),
+        ({"parameters": {}}, "self_attention.q_proj.weight", None),  # the block renamed it
+        (refused("norm.weight"), "attention_branch.norm.weight", "residual.py"),
+    ],
+)
+def test_changed_constructor_is_blamed_on_its_own_file(inner, name, file):
+    submission = Answering([refused(name), answer(X)], [inner])
+    with pytest.raises(StudentError) as failure:
+        try_modules(submission, EXPECTED, "Look again.", TRIAL)
+    assert failure.value.detail.get("file") == file
+    (again,) = submission.asked[1]
+    assert all(not key.startswith(name.split(".")[0]) for key in again.arguments["weights"])
+
+
+BRANCHES = block_causes.in_branches("attention_branch", "feed_forward_branch")
+
+
+@pytest.mark.parametrize(
+    "slip, ran, words",
+    [
+        ("branch_skipped:attention_branch", True, "what attention_branch returned is lost"),
+        ("branch_skipped:attention_branch", False, "the sub-layer is not used"),
+        ("norm_skipped:attention_branch", True, "reads the block's own x, not what the branch"),
+        ("norm_skipped:attention_branch", False, "attention_branch itself is not called"),
+        ("reads_block_input:feed_forward_branch", True, "reads the block's input, not what"),
+    ],
+)
+def test_branch_is_judged_by_whether_it_ran(slip, ran, words):
+    case = Case("the block", {"x": X}, None, BRANCHES)
+    trial = Trial("encoder_block", "encoder.EncoderBlock", CONFIG, WEIGHTS, (case,))
+    inputs = {"config": CONFIG, "weights": WEIGHTS, "x": X, "slip": slip}
+    wrong = answer(EXPECTED("wrong_encoder_block", **inputs)["value"])
+    seen = answer(X, {"attention_branch": X} if ran else {})
+    with pytest.raises(CheckFailed, match=words) as failure:
+        try_modules(Answering([{}, wrong], [{}, seen]), EXPECTED, "Look again.", trial)
+    assert failure.value.diagnosis.code == slip.split(":")[0]
+
+
+EMPTY = {"kind": "raised", "type": "ValueError", "message": "a row of none"}
+
+
+@pytest.mark.parametrize("given, named", [({}, True), ({"query_valid": VALID}, False)])
+def test_padded_queries_that_nobody_is_told_of_are_named(given, named):
+    calls = {"calls": [{"name": "self_attention", "given": {"key_valid": VALID} | given}]}
+    submission = Answering([{}, StudentError(EMPTY)], [{}, calls])
+    with pytest.raises(CheckFailed if named else StudentError, match="a row of none") as failure:
+        try_modules(submission, EXPECTED, "Look again.", TRIAL)
+    if named:
+        assert failure.value.diagnosis.code == "query_valid_not_handed_on"
+        assert "query_valid is not handed on" in failure.value.diagnosis.cause
+
+
+@pytest.mark.parametrize("freely, named", [(answer(X), True), (StudentError(EMPTY), False)])
+def test_padded_queries_left_without_a_key_are_named(freely, named):
+    case = Case("attention", {"query": X, "key_valid": VALID, "query_valid": VALID}, VALID)
+    weights = RNG.child("mha").weights(parameter_shapes(CONFIG, "multi_head_attention"))
+    trial = Trial("multi_head_attention", "attention.MultiHeadAttention", CONFIG, weights, (case,),
+                  ("query", "key_value"))  # fmt: skip
+    submission = Answering([{}, StudentError(EMPTY)], [{}, freely])
+    with pytest.raises(CheckFailed if named else StudentError) as failure:
+        try_modules(submission, EXPECTED, "Look again.", trial)
+    if named:
+        assert failure.value.diagnosis.code == "padded_queries_raise"
+
+
+@pytest.mark.parametrize(
+    "given, code",
+    [
+        ({"query_offset": 3, "cache": "slot 0"}, None),
+        ({"query_offset": 0, "cache": "slot 0"}, "offset_not_handed_on"),
+        ({"cache": "slot 0"}, "offset_not_handed_on"),
+        ({"query_offset": 3}, "cache_not_handed_on"),
+        ({"query_offset": 3, "cache": "memory slot 0"}, "cache_not_handed_on"),
+        ({"query_offset": [3], "cache": "slot 0"}, "offset_not_handed_on"),
+    ],
+)
+def test_offset_and_cache_must_reach_attention(given, code):
+    calls = {"calls": [{"name": "self_attention", "given": given}]}
+    submission = Answering([{}, calls])
+    asked = handed.ask_with_cache(submission, TRIAL, handed.ATTENTIONS)
+    arguments = asked, TRIAL, "query_offset", {"self_attention": "slot 0"}
+    if code is None:
+        assert handed.judge_offset_and_cache(*arguments)["offset"] == handed.OFFSET
+        return
+    with pytest.raises(CheckFailed) as failure:
+        handed.judge_offset_and_cache(*arguments)
+    assert failure.value.diagnosis.code == code
+
+
+def test_error_about_a_plain_tuple_follows_from_the_task_that_returned_it():
+    known = Diagnosis("attended_has_no_names", "attention", "a plain tuple.", "Look.")
+    outcome = Outcome("check", "2.1", None, Status.FAILED, "", known)
+    text = "'tuple' object has no attribute 'context'"
+    error = {"kind": "raised", "type": "AttributeError", "message": text}
+    with pytest.raises(CheckFailed, match=r"Task 2\.1"), built_on("attention", [outcome], "2.1"):
+        raise StudentError(error)
+
+
+# From errors to outcomes ------------------------------------------------------------------------
+
+FRAME = {"file": "transformer/attention.py", "line": 7, "function": "f", "text": "breakpoint()"}
+GATE = Place(None, 1, "future_independence")
+
+
+@pytest.mark.parametrize(
+    "type_, message, word",
+    [("BdbQuit", "", "a breakpoint()"), ("EOFError", "EOF when reading a line", "an input()")],
+)
+def test_what_waits_for_a_keyboard_is_named(type_, message, word):
+    error = StudentError({"kind": "raised", "type": type_, "message": message, "frames": [FRAME]})
+    found = student_outcome(error, Place("2.1", None, None)).diagnosis
+    assert found.code == "breakpoint_left"
+    assert word in found.cause and "line 7" in found.cause
+    with pytest.raises(StudentError):
+        must_raise(error, "ValueError", "attention", "attention")
+
+
+@pytest.mark.parametrize("detail", [{"file": "masks.py", "name": "causal mask"}, {}])
+def test_missing_name_is_read_from_the_detail(detail):
+    message = "masks.py has no causal mask"
+    error = StudentError({"kind": "missing_name", "message": message, "detail": detail})
+    assert "no causal mask." in student_outcome(error, Place("1.2", None, None)).summary
+
+
+@pytest.mark.parametrize(
+    "part, cause, advice",
+    [
+        ("encoder", "it raised.", "Task 1.2 already fails; it may be the cause: too wide."),
+        ("masks", "it raised.", "Task 1.2 already shows it: too wide."),
+        ("encoder", "too wide.", "Look."),
+    ],
+)
+def test_failed_task_is_called_the_cause_only_where_the_evidence_ties_it(part, cause, advice):
+    known = Diagnosis("raised", part, cause, "Look at it.")
+    earlier = Diagnosis("causal_too_wide", "masks", "too wide.", "Look.")
+    parts = [Outcome("check", "1.2", None, Status.FAILED, "", earlier)]
+    found = tracing.traced(outcome(Status.ERROR, cause, known), GATE, parts, {}, {}).diagnosis
+    assert found.advice.startswith(advice)
+    assert found.part == ("masks" if cause == earlier.cause else part)

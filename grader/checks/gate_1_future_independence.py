@@ -11,8 +11,10 @@ from grader.benches import Benches, Pair
 from grader.draws import Draws
 from grader.independence import Changes, Trial, changes
 from grader.influence import Findings
-from grader.invariance import Batch, Bench
+from grader.invariance import Batch, Bench, Model
 from grader.submission import Question
+
+Asked = list[tuple[Batch, Changes]]
 
 
 @pytest.mark.gate(1, "future_independence")
@@ -22,16 +24,23 @@ def test_logits_do_not_depend_on_future_tokens(
     """No logit moves when a later target token changes, and every earlier token can move it."""
     seen: dict[str, Any] = {"largest_forbidden": 0.0, "smallest_allowed": float("inf"), "calls": 0}
 
-    def ask(bench: Bench, batches: Pair) -> tuple[list[tuple[Batch, Changes]], list[Question]]:
+    def ask(bench: Bench, batches: Pair) -> tuple[Asked, dict[Model, list[Question]]]:
         asked = [(b, changes(rng, b, bench.config.vocab_size)) for b in batches]
-        return asked, [q for pair in asked for q in independence.questions(bench, *pair)]
+        return asked, {
+            model: [
+                independence.question(bench, model, mode, *pair)
+                for pair in asked
+                for mode in invariance.modes_of(model)
+            ]
+            for model in bench.models
+        }
 
-    for answered in benches.rounds(ask, seen):
-        trial = Trial(answered.submission, findings, seen)
-        bench, answers = answered.bench, iter(answered.answers)
-        for batch, changed in answered.asked:
-            for model in bench.models:
+    for found in benches.rounds(ask, seen):
+        answers = {model: iter(given) for model, given in found.answers.items()}
+        for batch, changed in found.asked:
+            for model in found.bench.models:
+                trial = Trial(found.submission(model), findings, seen)
                 for mode in invariance.modes_of(model):
-                    outputs = next(answers)["outputs"]
-                    independence.judge(trial, bench, model, mode, batch, changed, outputs)
+                    outputs = next(answers[model])["outputs"]
+                    independence.judge(trial, found.bench, model, mode, batch, changed, outputs)
     return seen

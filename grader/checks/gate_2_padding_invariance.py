@@ -40,8 +40,8 @@ class Form:
 class Case:
     """A batch, its forms, and its controls: masks that hide a real token.
 
-    The first draw of weights is asked every form alone, and the controls where it is not
-    sharpened: a sharp softmax may hide them. Later draws are asked forms that combine several.
+    The first draw of weights is asked every form alone in eval(), and the controls where it is not
+    sharpened: a sharp softmax may hide them. Everything else is asked forms that combine several.
     """
 
     batch: Batch
@@ -49,17 +49,18 @@ class Case:
     later: tuple[Form, ...]
     controls: tuple[tuple[str, dict[str, Any]], ...]
 
-    def forms(self, model: Model) -> tuple[Form, ...]:
+    def forms(self, model: Model, mode: str) -> tuple[Form, ...]:
         """Return what a model is asked, the batch as it is first."""
-        return self.later if model.draw else self.first
+        return self.first if not model.draw and mode == "eval" else self.later
 
     def controls_of(self, model: Model) -> tuple[tuple[str, dict[str, Any]], ...]:
         """Return what must matter to a model."""
         return () if model.draw or model.sharpened else self.controls
 
-    def calls(self, model: Model) -> list[dict[str, Any]]:
+    def calls(self, model: Model, mode: str) -> list[dict[str, Any]]:
         """Return every call to a model in order."""
-        return [form.call for form in self.forms(model)] + [c for _, c in self.controls_of(model)]
+        forms = [form.call for form in self.forms(model, mode)]
+        return forms + [call for _, call in self.controls_of(model)]
 
 
 def widen(ids: Ids) -> Ids:
@@ -144,28 +145,28 @@ def test_padding_changes_no_real_logit(
     """Padding columns, their content and their embedding leave real logits and the loss alone."""
     seen: dict[str, Any] = {"largest_difference": 0.0, "smallest_response": float("inf")}
 
-    def ask(bench: Bench, batches: Pair) -> tuple[list[Case], list[Question]]:
+    def ask(bench: Bench, batches: Pair) -> tuple[list[Case], dict[Model, list[Question]]]:
         cases = [make_case(rng, bench, batch) for batch in batches]
-        return cases, [
-            forward(
-                model.handle,
-                *(one for case in cases for one in case.calls(model)),
-                mode=mode,
-                dtype=bench.dtype,
-            )
+        return cases, {
+            model: [
+                forward(
+                    model.handle,
+                    *(one for case in cases for one in case.calls(model, mode)),
+                    mode=mode,
+                    dtype=bench.dtype,
+                )
+                for mode in invariance.modes_of(model)
+            ]
             for model in bench.models
-            for mode in invariance.modes_of(model)
-        ]
+        }
 
-    for answered in benches.rounds(ask, seen):
-        answers = iter(answered.answers)
-        for model in answered.bench.models:
-            for mode in invariance.modes_of(model):
-                answer = next(answers)
-                outputs, losses = iter(answer["outputs"]), iter(answer["losses"])
-                for case in answered.asked:
-                    judge(answered.submission, answered.bench, model, mode, case,
-                          (outputs, losses), seen, findings)  # fmt: skip
+    for found in benches.rounds(ask, seen):
+        for model, given in found.answers.items():
+            for mode, answer in zip(invariance.modes_of(model), given, strict=True):
+                answers = iter(answer["outputs"]), iter(answer["losses"])
+                for case in found.asked:
+                    judge(found.submission(model), found.bench, model, mode, case, answers,
+                          seen, findings)  # fmt: skip
     return seen
 
 
@@ -175,7 +176,7 @@ def judge(
 ) -> None:  # fmt: skip
     """Fail on a form that moved a real logit or the loss, or on a control that moved nothing."""
     batch = case.batch
-    plain, *others = case.forms(model)
+    plain, *others = case.forms(model, mode)
     outputs, losses = answers
     base = base_logits(bench, batch, next(outputs))
     loss = next(losses, None)

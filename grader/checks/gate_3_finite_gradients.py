@@ -56,13 +56,18 @@ class Asked:
 
 
 def schedule(bench: Bench) -> list[Share]:
-    """Ask the first model everything in both modes, the others less and in alternating modes."""
+    """Ask the first model in both modes, the others in alternating ones; two of them everything."""
     first, *others = bench.models
-    shares = [Share(first, mode, len(CALLS)) for mode in invariance.MODES]
+    shares = [Share(first, "eval", ORDINARY), Share(first, "train", len(CALLS))]
     for index, model in enumerate(others):
         calls = len(CALLS) if model.sharpened and not model.draw else ORDINARY
         shares.append(Share(model, invariance.MODES[index % 2], calls))
     return shares
+
+
+def moved(bench: Bench) -> Model:
+    """Return the ordinary model whose parameters are moved: the one with least to do besides."""
+    return [model for model in bench.models if not model.sharpened][:2][-1]
 
 
 def lessons(rng: Draws, bench: Bench, batches: Pair) -> list[dict[str, Any]]:
@@ -93,12 +98,12 @@ def draw_of(rng: Draws, bench: Bench, source: tuple[int, ...], target: tuple[int
 
 
 def differences(rng: Draws, bench: Bench, lab: Settings, every: list[dict[str, Any]]) -> Question:
-    """Ask the first model for the loss after a few moves of all parameters together."""
+    """Ask for the loss after a few moves of all parameters together."""
     signs = 2.0 * rng.child("signs").integers((JOINT_MOVES, MOST_PARAMETERS), 0, 2) - 1.0
     return Question(
         "losses_along",
         {
-            "model": bench.models[0].handle,
+            "model": moved(bench).handle,
             "call": every[1],
             "step": lab.gradients.step,
             "signs": signs,
@@ -116,20 +121,25 @@ def test_every_parameter_gets_a_right_gradient(
     seen: dict[str, Any] = {"smallest_gradient": np.inf, "largest_error": 0.0, "repeated": []}
     stacks: dict[str, dict[int, int]] = {}
 
-    def ask(bench: Bench, batches: Pair) -> tuple[Asked, list[Question]]:
+    def ask(bench: Bench, batches: Pair) -> tuple[Asked, dict[Model, list[Question]]]:
         every = lessons(rng, bench, batches)
         asked = Asked(every, differences(rng, bench, lab, every))
-        return asked, [*(part.question(bench, every) for part in schedule(bench)), asked.moves]
+        questions: dict[Model, list[Question]] = {model: [] for model in bench.models}
+        for part in schedule(bench):
+            questions[part.model].append(part.question(bench, every))
+        questions[moved(bench)].append(asked.moves)
+        return asked, questions
 
     try:
-        for answered in benches.rounds(ask, seen):
-            learning = Learning(answered.submission, lab, findings, seen, stacks)
-            bench, answers = answered.bench, answered.answers
-            for part, answer in zip(schedule(bench), answers[:-1], strict=True):
-                found = judge(rng, bench, part, answered.asked, answer, learning)
+        for given in benches.rounds(ask, seen):
+            bench, answers = given.bench, {m: iter(found) for m, found in given.answers.items()}
+            for part in schedule(bench):
+                learning = Learning(given.submission(part.model), lab, findings, seen, stacks)
+                found = judge(rng, bench, part, given.asked, next(answers[part.model]), learning)
             gradients.judge_growth(bench, found, learning)
-            moves = answered.asked.moves
-            gradients.judge_differences(bench, moves, list(found.names), answers[-1], learning)
+            learning = Learning(given.submission(moved(bench)), lab, findings, seen, stacks)
+            losses = next(answers[moved(bench)])
+            gradients.judge_differences(bench, given.asked.moves, found.names, losses, learning)
     except StudentError as error:
         gradients.explain_error(error)
         raise

@@ -129,10 +129,13 @@ def judge_trained(
     for padded in (False, True):
         batch = invariance.draw_batch(data.rng.child("trained"), bench, padded=padded)
         changed = independence.changes(data.rng, batch, bench.config.vocab_size)
-        answers = submission.ask(*independence.questions(bench, batch, changed))
+        (model,) = bench.models
+        answers = submission.ask(*(
+            independence.question(bench, model, mode, batch, changed) for mode in invariance.MODES
+        ))  # fmt: skip
         for mode, answer in zip(invariance.MODES, answers, strict=True):
             outputs = answer["outputs"]
-            independence.judge(trial, bench, bench.models[0], mode, batch, changed, outputs)
+            independence.judge(trial, bench, model, mode, batch, changed, outputs)
     evidence["trained_largest_forbidden"] = trial.seen["largest_forbidden"]
 
 

@@ -12,15 +12,39 @@ from grader import causes
 from grader.compare import Suspect, fail, judge
 from grader.draws import Draws
 from grader.expectations import Ask, Expected
-from grader.parts import Causes, ask, chosen, in_float32, must_raise, returned, without
+from grader.parts import (
+    Causes,
+    ask,
+    chosen,
+    in_float32,
+    must_raise,
+    post,
+    returned,
+    sure,
+    without,
+)
 from grader.result import CheckFailed
-from grader.submission import Question, Submission, call, handle, tensor
+from grader.student_error import StudentError
+from grader.submission import (
+    Question,
+    Submission,
+    build,
+    call,
+    config,
+    forward,
+    handle,
+    tensor,
+)
 
 SHAPE = (2, 3, 5, 7, 11)  # B, H, T, S, K
 FUNCTION = "attention.scaled_dot_product_attention"
 MASKED = ("mask_ignored", "mask_flipped", "mask_fill_zero", "mask_after_softmax",
           "mask_of_other_rows")  # fmt: skip
 BIASED = ("bias_ignored", "bias_scaled")
+SMALL = [np.ones((1, 1, 2, 3))] * 3
+# Asks for what attention returns by the names of its two parts.
+NAMED = (call(FUNCTION, *SMALL, save="attended"),
+         Question("fields", {"handle": "attended", "names": ["context", "weights"]}))  # fmt: skip
 STEPS = "Compare with the formula in the docstring, step by step."
 Inputs = dict[str, Any]
 
@@ -80,11 +104,13 @@ def test_attention_averages_values_by_softmax_of_scaled_scores(
         ("with large scores at hidden keys", extreme(rng.child("extreme")), {}),
     ]  # fmt: skip
     questions = [call(FUNCTION, **inputs) for _, inputs, _ in cases]
-    (*answers, single), tolerance = ask(submission, *questions, in_float32(questions[0]))
+    asked = post(submission, *questions, in_float32(questions[0]), *NAMED)
+    wanted = [expected("scaled_dot_product_attention", **inputs) for _, inputs, _ in cases]
+    answers, tolerance = asked.answers()
+    single, _, fields = answers[len(cases) :]
     largest = 0.0
-    for (name, inputs, slips), answer in zip(cases, answers, strict=True):
+    for (name, inputs, slips), want, answer in zip(cases, wanted, answers, strict=False):
         what = f"attention {name}"
-        want = expected("scaled_dot_product_attention", **inputs)
         context, weights = unpack(returned(answer, what, "attention"), want, what)
         explain = suspects(expected, inputs, slips, "weights")
         try:
@@ -97,7 +123,8 @@ def test_attention_averages_values_by_softmax_of_scaled_scores(
                          advice="The weights are right: look at what they average.",
                          suspects=(), tolerance=tolerance)  # fmt: skip
         largest = max(largest, evidence["largest_difference"])
-    keeps_precision(single, want)
+    keeps_precision(single, wanted[0])
+    names_its_parts(submission, fields)
     return {"largest_difference": largest, "tolerance": tolerance, "calls": len(cases)}
 
 
@@ -110,6 +137,20 @@ def keeps_precision(answer: Any, want: Expected) -> None:
             fail("precision_changed", "attention", f"{what}: the {name} is {value.dtype}, expected "
                  "float32.", "Look for a type that is set by hand: compute in the type of the "
                  "inputs, or go back to it.", {"dtype": str(value.dtype)})  # fmt: skip
+
+
+def names_its_parts(submission: Submission, fields: Any) -> None:
+    """Fail on a plain tuple, unless the multi-head attention of this tree can live with it."""
+    if any(value is not None for value in sure(fields)["values"]):
+        return
+    shape = config(d_model=6, num_heads=2)
+    asked = (build("module", "attention.MultiHeadAttention", shape, rope=False),
+             forward("module", {"args": [np.ones((1, 3, 6))], "kwargs": {}}))  # fmt: skip
+    if any(isinstance(answer, StudentError) for answer in submission.attempt(*asked)):
+        fail("attended_has_no_names", "attention",
+             "attention returns a plain tuple or list where Attended(context, weights) is "
+             "expected: whoever reads attended.context finds nothing of that name.",
+             "Look at what the docstring names under Returns.")  # fmt: skip
 
 
 def unpack(value: Any, want: Expected, what: str) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import causes
+from grader import block_causes, causes
 from grader.draws import Draws, Weights
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
@@ -37,10 +37,14 @@ def bias(rng: Draws) -> np.ndarray:
     return rng.child("bias").uniform((1, BASE.num_heads, LENGTH, LENGTH), -2.0, 2.0)
 
 
-def block(rng: Draws, placement: str, *cases: Case, mode: str = "eval") -> Trial:
-    """Return an encoder block with drawn weights."""
+def draw_weights(rng: Draws) -> Weights:
+    """Draw an encoder block's weights, which are the same in both placements."""
+    return rng.child("weights").weights(parameter_shapes(BASE, "encoder_block"))
+
+
+def block(weights: Weights, placement: str, *cases: Case, mode: str = "eval") -> Trial:
+    """Return an encoder block with these weights."""
     config = replace(BASE, placement=placement)
-    weights: Weights = rng.child("weights").weights(parameter_shapes(config, "encoder_block"))
     return Trial("encoder_block", "encoder.EncoderBlock", config, weights, cases,
                  sublayers=INSIDE, mode=mode)  # fmt: skip
 
@@ -51,15 +55,16 @@ def test_encoder_block_is_attention_and_feed_forward_in_residual_branches(
 ) -> dict[str, Any]:
     """EncoderBlock attends both ways, then feeds forward, each around a residual path."""
     x = tokens(rng, "x")
-    branches = causes.in_branches(*BRANCHES)
+    branches = block_causes.in_branches(*BRANCHES)
+    weights = draw_weights(rng)
     trials = []
     for placement in ("pre", "post"):
         what = f"the {placement}-norm block"
         inputs = {"x": x, "score_bias": bias(rng)}
         speaking = Case(what, inputs, causes=causes.ENCODER_BLOCK | branches)
-        trials.append(block(rng, placement, speaking, mode="train"))
+        trials.append(block(weights, placement, speaking, mode="train"))
     silent = Case("the pre-norm block with silent sub-layers", {"x": x}, causes=branches)
-    trials.append(silenced(block(rng, "pre", silent)))
+    trials.append(silenced(block(weights, "pre", silent)))
     with built_on("encoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE, *trials)
 
@@ -72,12 +77,14 @@ def test_encoder_block_hides_padding(
     x = tokens(rng, "x")
     x[~VALID] *= 10.0
     one_row = np.array([[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]], bool)
-    slips = causes.in_branches(*BRANCHES) | causes.ENCODER_BLOCK
+    slips = block_causes.in_branches(*BRANCHES) | causes.ENCODER_BLOCK
     padded = Case("the block with padding", {"x": x, "valid": VALID}, VALID, slips)
     empty = Case("the block with a row of padding only", {"x": x, "valid": one_row}, one_row)
+    weights = draw_weights(rng)
     with built_on("encoder", findings, *EARLIER):
-        return try_modules(submission, expected, BLOCK_ADVICE, block(rng, "pre", padded, empty),
-                           block(rng, "post", padded))  # fmt: skip
+        return try_modules(submission, expected, BLOCK_ADVICE,
+                           block(weights, "pre", padded, empty),
+                           block(weights, "post", padded))  # fmt: skip
 
 
 @pytest.mark.part("4.2")
@@ -89,9 +96,11 @@ def test_encoder_runs_every_block_in_order(
     plain = Case("the pre-norm encoder", {"x": tokens(rng, "x")}, None, slips)
     masked = {"x": tokens(rng, "x"), "valid": VALID, "score_bias": bias(rng)}
     trials = []
+    whole = replace(BASE, placement="pre", num_layers=3)
+    drawn = rng.child("weights").weights(parameter_shapes(whole, "encoder"))
     for placement in ("pre", "post"):
-        config = replace(BASE, placement=placement, num_layers=3)
-        weights = rng.child("weights").weights(parameter_shapes(config, "encoder"))
+        config = replace(whole, placement=placement)
+        weights = {name: drawn[name] for name in parameter_shapes(config, "encoder")}
         case = Case(f"the {placement}-norm encoder with padding and score_bias", masked, VALID,
                     causes.ENCODER)  # fmt: skip
         cases = (plain, case) if placement == "pre" else (case,)

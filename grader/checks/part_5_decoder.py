@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import causes
-from grader.draws import Draws
+from grader import block_causes, causes, handed
+from grader.draws import Draws, Weights
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
 from grader.parts import Case, Findings, Trial, built_on
@@ -43,12 +43,23 @@ def bias(rng: Draws) -> np.ndarray:
     return rng.child("bias").uniform((1, BASE.num_heads, LENGTH, LENGTH), -2.0, 2.0)
 
 
-def block(rng: Draws, placement: str, *cases: Case, mode: str = "eval") -> Trial:
-    """Return a decoder block with drawn weights."""
+def draw_weights(rng: Draws) -> Weights:
+    """Draw a decoder block's weights, which are the same in both placements."""
+    return rng.child("weights").weights(parameter_shapes(BASE, "decoder_block"))
+
+
+def block(weights: Weights, placement: str, *cases: Case, mode: str = "eval") -> Trial:
+    """Return a decoder block with these weights."""
     config = replace(BASE, placement=placement)
-    weights = rng.child("weights").weights(parameter_shapes(config, "decoder_block"))
     return Trial("decoder_block", "decoder.DecoderBlock", config, weights, cases,
                  ("x", "memory"), INSIDE, mode=mode)  # fmt: skip
+
+
+def unweighted(oracle: str, target: str, case: Case) -> Trial:
+    """Return a module with whatever weights it makes, of two layers where it is a stack."""
+    layers = 2 if oracle == "decoder" else 1
+    config = replace(BASE, num_layers=layers)
+    return Trial(oracle, target, config, {}, (case,), ("x", "memory"))
 
 
 @pytest.mark.part("5.1")
@@ -57,16 +68,17 @@ def test_decoder_block_looks_back_then_at_the_memory(
 ) -> dict[str, Any]:
     """DecoderBlock looks back, then at the whole memory, then feeds forward, each in its branch."""
     inputs = {"x": tokens(rng, "x"), "memory": tokens(rng, "memory")}
-    branches = causes.in_branches(*BRANCHES)
+    branches = block_causes.in_branches(*BRANCHES)
+    weights = draw_weights(rng)
     trials = []
     for placement in ("pre", "post"):
         what = f"the {placement}-norm block"
         # A memory as long as the target lets mistakes run that would raise otherwise.
         speaking = Case(what, inputs | {"score_bias": bias(rng)},
                         causes=causes.SAME_LENGTH | causes.DECODER_BLOCK | branches)  # fmt: skip
-        trials.append(block(rng, placement, speaking, mode="train"))
+        trials.append(block(weights, placement, speaking, mode="train"))
     silent = Case("the pre-norm block with silent sub-layers", inputs, causes=branches)
-    trials.append(silenced(block(rng, "pre", silent)))
+    trials.append(silenced(block(weights, "pre", silent)))
     with built_on("decoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE, *trials)
 
@@ -85,9 +97,24 @@ def test_decoder_block_hides_padding_on_both_sides(
     same = {"memory": inputs["memory"][:, :LENGTH], "memory_valid": MEMORY[:, :LENGTH]}
     alike = Case("the block with padding and a memory as long as the target", both | same, TARGET,
                  causes.DECODER_BLOCK)  # fmt: skip
+    weights = draw_weights(rng)
     with built_on("decoder", findings, *EARLIER):
-        return try_modules(submission, expected, BLOCK_ADVICE, block(rng, "pre", padded, empty),
-                           block(rng, "post", padded, alike))  # fmt: skip
+        return try_modules(submission, expected, BLOCK_ADVICE,
+                           block(weights, "pre", padded, empty),
+                           block(weights, "post", padded, alike))  # fmt: skip
+
+
+@pytest.mark.part("5.1")
+def test_decoder_block_hands_on_offset_and_cache(
+    submission: Submission, rng: Draws
+) -> dict[str, Any]:
+    """DecoderBlock hands offset and cache on to its attentions, each its own slot."""
+    inputs = {"x": tokens(rng, "x"), "memory": tokens(rng, "memory", KEYS)}
+    trial = unweighted("decoder_block", "decoder.DecoderBlock", Case("", inputs))
+    asked = handed.ask_with_cache(submission, trial, handed.ATTENTIONS)
+    wanted = {"self_attention": "slot 0", "cross_attention": "memory slot 0"}
+    with built_on("decoder", []):
+        return handed.judge_offset_and_cache(asked, trial, "query_offset", wanted)
 
 
 @pytest.mark.part("5.2")
@@ -98,11 +125,13 @@ def test_decoder_runs_every_block_in_order(
     inputs = {"x": tokens(rng, "x"), "memory": tokens(rng, "memory", KEYS)}
     masked = inputs | {"target_valid": TARGET, "memory_valid": MEMORY, "score_bias": bias(rng)}
     slips = {k: v for k, v in causes.STACK.items() if not k.startswith("score_bias")}
-    plain = Case("the pre-norm decoder", inputs, None, slips | causes.MEMORY)
+    plain = Case("the pre-norm decoder", inputs, None, block_causes.MEMORY | slips)
     trials = []
+    whole = replace(BASE, placement="pre", num_layers=3)
+    drawn = rng.child("weights").weights(parameter_shapes(whole, "decoder"))
     for placement in ("pre", "post"):
-        config = replace(BASE, placement=placement, num_layers=3)
-        weights = rng.child("weights").weights(parameter_shapes(config, "decoder"))
+        config = replace(whole, placement=placement)
+        weights = {name: drawn[name] for name in parameter_shapes(config, "decoder")}
         case = Case(f"the {placement}-norm decoder with padding and score_bias", masked, TARGET,
                     causes.DECODER)  # fmt: skip
         cases = (plain, case) if placement == "pre" else (case,)
@@ -112,22 +141,33 @@ def test_decoder_runs_every_block_in_order(
         return try_modules(submission, expected, STACK_ADVICE, *trials)
 
 
+@pytest.mark.part("5.2")
+def test_decoder_hands_on_offset_and_cache(submission: Submission, rng: Draws) -> dict[str, Any]:
+    """Decoder hands every block the offset and the cache of its layer."""
+    inputs = {"x": tokens(rng, "x"), "memory": tokens(rng, "memory", KEYS)}
+    trial = unweighted("decoder", "decoder.Decoder", Case("", inputs))
+    wanted = {f"blocks.{layer}": f"slot {layer}" for layer in range(trial.config.num_layers)}
+    asked = handed.ask_with_cache(submission, trial, [*wanted], len(wanted))
+    with built_on("decoder", []):
+        return handed.judge_offset_and_cache(asked, trial, "offset", wanted)
+
+
 @pytest.mark.part("5.3")
 def test_causal_block_looks_back_only(
     submission: Submission, rng: Draws, expected: Ask, findings: Findings
 ) -> dict[str, Any]:
     """CausalBlock looks back, then feeds forward; padding is hidden and ends at exactly 0."""
     x = tokens(rng, "x")
-    branches = causes.in_branches(*CAUSAL_BRANCHES)
+    branches = block_causes.in_branches(*CAUSAL_BRANCHES)
     slips = causes.CAUSAL_BLOCK | branches
     silent = Case("the pre-norm block with silent sub-layers", {"x": x}, None, branches)
     padded = Case("the pre-norm block with padding", {"x": x, "valid": TARGET}, TARGET, slips)
     empty = Case("the pre-norm block with a row of padding only", {"x": x, "valid": ONE_ROW},
                  ONE_ROW)  # fmt: skip
+    weights = rng.child("weights").weights(parameter_shapes(BASE, "causal_block"))
     trials = []
     for placement in ("pre", "post"):
         config = replace(BASE, placement=placement)
-        weights = rng.child("weights").weights(parameter_shapes(config, "causal_block"))
         inputs = {"x": x, "score_bias": bias(rng)}
         case = Case(f"the {placement}-norm block", inputs, None, slips)
         cases = (case, padded, empty) if placement == "pre" else (case,)
@@ -136,3 +176,16 @@ def test_causal_block_looks_back_only(
     trials.append(silenced(replace(trials[0], cases=(silent,))))
     with built_on("decoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE, *trials)
+
+
+@pytest.mark.part("5.3")
+def test_causal_block_hands_on_offset_and_cache(
+    submission: Submission, rng: Draws
+) -> dict[str, Any]:
+    """CausalBlock hands offset and cache on to its attention."""
+    trial = unweighted("causal_block", "decoder.CausalBlock", Case("", {"x": tokens(rng, "x")}))
+    asked = handed.ask_with_cache(submission, trial, handed.ATTENTIONS)
+    with built_on("decoder", []):
+        return handed.judge_offset_and_cache(
+            asked, trial, "query_offset", {"self_attention": "slot 0"}
+        )

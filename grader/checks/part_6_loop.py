@@ -12,6 +12,7 @@ from grader import loop, optimizers
 from grader.draws import Draws
 from grader.invariance import CLASSES
 from grader.parameters import ProbeConfig
+from grader.parts import sure
 from grader.settings import Settings
 from grader.student_error import StudentError
 from grader.submission import Question, Submission
@@ -21,6 +22,8 @@ RATES = (3e-3, 7e-4)
 # Every batch has its own number of rows, by which the spy knows it again.
 BATCH_SIZES = (2, 5, 3, 7, 4)
 TINY, HUGE = 1e-3, 1e6
+# Long enough for what a loop does at every fiftieth batch.
+LONG_RUN = 52
 
 
 def config_fields(config: ProbeConfig) -> dict[str, Any]:
@@ -34,7 +37,7 @@ def test_make_optimizer_holds_every_parameter_once(
 ) -> dict[str, Any]:
     """make_optimizer hands every trainable parameter to the optimiser, each exactly once."""
     before_training()
-    submission.renew()
+    warm_up(submission)
     configs = [(kind, replace(CONFIG, num_layers=2)) for kind in CLASSES]
     configs.append(("seq2seq", replace(CONFIG, tied=True)))
     questions = [
@@ -44,6 +47,7 @@ def test_make_optimizer_holds_every_parameter_once(
                 "config": config_fields(config),
                 "target": CLASSES[kind],
                 "recipe": asdict(lab.recipe) | {"learning_rate": rate},
+                "save": f"{kind}, tied {config.tied}",
             },
         )
         for kind, config in configs
@@ -63,6 +67,13 @@ def test_make_optimizer_holds_every_parameter_once(
     return {"models": len(configs), "parameters": parameters, "recipe_rate_used": follows}
 
 
+def warm_up(submission: Submission) -> None:
+    """Replace a worker that was started before the optimiser was loaded: it would load it anew."""
+    (answer,) = submission.attempt(Question("warmed", {}))
+    if not (isinstance(answer, dict) and answer.get("warm") is True):
+        submission.renew()
+
+
 @pytest.mark.part("6.4")
 def test_train_takes_one_right_step_per_batch(
     submission: Submission, rng: Draws, lab: Settings, before_training: Callable[[], None]
@@ -72,7 +83,8 @@ def test_train_takes_one_right_step_per_batch(
     batches = {kind: draw_batches(rng, kind) for kind in CLASSES}
     huge = watch(lab, "seq2seq", batches["seq2seq"], HUGE)
     tiny = watch(lab, "decoder_only", batches["decoder_only"], TINY)
-    answers = submission.ask(huge, tiny)
+    huge_answer, tiny_answer, many = submission.attempt(huge, tiny, watch_long(lab))
+    answers = sure(huge_answer), sure(tiny_answer)
     free, clipped = (loop.read(answer, BATCH_SIZES) for answer in answers)
     for seen in (free, clipped):
         loop.judge_order(seen)
@@ -85,6 +97,7 @@ def test_train_takes_one_right_step_per_batch(
     for seen in (free, clipped):
         loop.judge_losses(seen)
     optimizers.judge_schedule(free, lab.recipe.learning_rate)
+    optimizers.judge_long_memory(many)
     gap = max(step["gap"] for step in free.steps)
     return {"steps": len(free.steps), "largest_gap": gap, "losses_are": sorted(set(free.kinds))}
 
@@ -95,17 +108,18 @@ def test_train_stops_when_the_batches_do(
 ) -> dict[str, Any]:
     """Train takes as many steps as there are batches, also when they end early."""
     batches = draw_batches(rng, "seq2seq")
-    # A loop that fails on all batches fails for another reason than their number.
-    submission.ask(watch(lab, "seq2seq", batches, HUGE))
-    for supply in (1, 3):
-        (answer,) = submission.attempt(watch(lab, "seq2seq", batches, HUGE, supply))
+    supplies = (1, 3)
+    questions = [watch(lab, "seq2seq", batches, HUGE, supply) for supply in supplies]
+    for supply, answer in zip(supplies, submission.attempt(*questions), strict=True):
         if isinstance(answer, StudentError):
+            # A loop that fails on all batches fails for another reason than their number.
+            submission.ask(watch(lab, "seq2seq", batches, HUGE))
             optimizers.explain_early_end(answer, supply, len(batches))
             raise answer
         seen = loop.read(answer, BATCH_SIZES[:supply])
         loop.judge_count(seen)
         loop.judge_losses(seen)
-    return {"supplies": [1, 3]}
+    return {"supplies": [*supplies]}
 
 
 def draw_batches(rng: Draws, kind: str) -> list[dict[str, Any]]:
@@ -118,6 +132,14 @@ def draw_batches(rng: Draws, kind: str) -> list[dict[str, Any]]:
         source = ids if kind == "seq2seq" else None
         batches.append({"$batch": {"source": source, "answers": answers}})
     return batches
+
+
+def watch_long(lab: Settings) -> Question:
+    """Ask what the optimiser remembers in a longer run, of batches as small as can be."""
+    batches = [{"$batch": {"source": None, "answers": [[4]]}}] * LONG_RUN
+    recipe = asdict(lab.recipe) | {"steps": LONG_RUN}
+    arguments = {"config": config_fields(CONFIG), "recipe": recipe, "batches": batches}
+    return Question("watch_memory", arguments)
 
 
 def watch(

@@ -1,4 +1,4 @@
-"""Masks, rotary positions and attention, one query and one key at a time."""
+"""Masks, rotary positions and attention, one row and one head at a time."""
 
 from __future__ import annotations
 
@@ -68,13 +68,10 @@ def combine_masks(
 def attention_scores(query: Array, key: Array) -> Array:
     """Scaled dot product of every query (B, H, T, K) with every key (B, H, S, K): (B, H, T, S)."""
     batch, heads, num_queries, width = query.shape
-    num_keys = key.shape[2]
-    scores = np.zeros((batch, heads, num_queries, num_keys))
+    scores = np.zeros((batch, heads, num_queries, key.shape[2]))
     for b in range(batch):
         for h in range(heads):
-            for t in range(num_queries):
-                for s in range(num_keys):
-                    scores[b, h, t, s] = np.dot(query[b, h, t], key[b, h, s]) / math.sqrt(width)
+            scores[b, h] = np.einsum("tk,sk->ts", query[b, h], key[b, h]) / math.sqrt(width)
     return scores
 
 
@@ -100,16 +97,13 @@ def average_values(
     context = np.zeros((batch, heads, num_queries, value.shape[3]))
     for b in range(batch):
         for h in range(heads):
-            for t in range(num_queries):
-                keys = [s for s in range(num_keys) if allowed[b, h, t, s]]
-                if not keys:
-                    raise ValueError(f"query {t} of row {b}, head {h} has no allowed key")
-                largest = max(scores[b, h, t, s] for s in keys)
-                exponentials = {s: math.exp(scores[b, h, t, s] - largest) for s in keys}
-                total = sum(exponentials.values())
-                for s in keys:
-                    weights[b, h, t, s] = exponentials[s] / total
-                    context[b, h, t] += weights[b, h, t, s] * value[b, h, s]
+            empty = np.flatnonzero(~allowed[b, h].any(axis=1))
+            if empty.size:
+                raise ValueError(f"query {empty[0]} of row {b}, head {h} has no allowed key")
+            seen = np.where(allowed[b, h], scores[b, h], -math.inf)  # (T, S)
+            exponentials = np.exp(seen - seen.max(axis=1, keepdims=True))
+            weights[b, h] = exponentials / exponentials.sum(axis=1, keepdims=True)
+            context[b, h] = np.einsum("ts,sk->tk", weights[b, h], value[b, h])
     return Attended(context, weights)
 
 

@@ -23,11 +23,10 @@ def layer_norm(scope: Scope, x: Array) -> Array:
 
     Source: Ba et al. 2016, arxiv.org/abs/1607.06450.
     """
-    y = np.zeros(x.shape)
-    for index in np.ndindex(x.shape[:-1]):
-        centred = x[index] - x[index].sum() / x.shape[-1]
-        variance = np.dot(centred, centred) / x.shape[-1]
-        y[index] = centred / math.sqrt(variance + LAYER_NORM_EPS) * scope["weight"] + scope["bias"]
+    width = x.shape[-1]
+    centred = x - x.sum(axis=-1, keepdims=True) / width
+    variance = np.einsum("...d,...d->...", centred, centred)[..., None] / width
+    y: Array = centred / np.sqrt(variance + LAYER_NORM_EPS) * scope["weight"] + scope["bias"]
     return y
 
 
@@ -36,10 +35,8 @@ def rms_norm(scope: Scope, x: Array) -> Array:
 
     Source: Zhang and Sennrich 2019, arxiv.org/abs/1910.07467.
     """
-    y = np.zeros(x.shape)
-    for index in np.ndindex(x.shape[:-1]):
-        mean_square = np.dot(x[index], x[index]) / x.shape[-1]
-        y[index] = x[index] / math.sqrt(mean_square + RMS_NORM_EPS) * scope["weight"]
+    mean_square = np.einsum("...d,...d->...", x, x)[..., None] / x.shape[-1]
+    y: Array = x / np.sqrt(mean_square + RMS_NORM_EPS) * scope["weight"]
     return y
 
 

@@ -74,6 +74,11 @@ def _slip_in(branch: str, slip: str) -> str:
     return kind if place == branch else ""
 
 
+def _fed_with(layer: Layer, x: Array) -> Layer:
+    """Return a layer that reads x, whatever it is handed."""
+    return lambda _: layer(x)
+
+
 def _run(
     scope: Scope, x: Array, layers: list[tuple[str, Layer]], valid: Mask | None, slip: str
 ) -> Array:
@@ -89,6 +94,8 @@ def _run(
         stream = start if own == "wrong_residual" else None
         if own == "starts_again":
             x = start
+        if own == "reads_block_input":
+            layer = _fed_with(layer, start)
         branch = scope.child(names[index])
         x = wrong_residual_branch(branch, x, layer, slip=own, stream=stream)
     return zero_padding(x, valid)
@@ -216,7 +223,11 @@ def _wrong_stack(
     """Run a stack, but for one slip; `<name>_not_handed_on` drops a keyword of the blocks."""
     dropped = slip.removesuffix("_not_handed_on") if slip.endswith("_not_handed_on") else None
     given = {name: value for name, value in handed_on.items() if name != dropped}
+    if slip == "memory_is_target" and inputs:
+        inputs = (x,)
     for layer, child in enumerate(_blocks(scope, slip)):
+        if slip == "memory_is_stream" and inputs:
+            inputs = (x,)
         if slip == "score_bias_first_block_only" and layer:
             given.pop("score_bias", None)
         x = block(child, x, *inputs, **given, slip="")

@@ -1,0 +1,99 @@
+"""What a block hands its attentions, and a stack its blocks: seen where they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from grader.compare import fail
+from grader.parts import Asked, Case, Trial, ask, post, sure
+from grader.student_error import StudentError
+from grader.submission import Json, Question, Submission
+
+ATTENTIONS = ("self_attention", "cross_attention")
+OFFSET = 3
+HANDED = "Look at every argument of the call, and compare with the hints in the docstring."
+
+
+def question(trial: Trial, case: Case, inside: Sequence[str], **options: Any) -> Question:
+    """Ask what the named modules are handed in one of the trial's calls."""
+    inputs = dict(case.inputs)
+    args = [inputs.pop(name) for name in trial.positional if name in inputs]
+    own = {"handle": "module", "inside": list(inside), "args": args, "kwargs": inputs}
+    return Question("handed_on", own | {"offset": 0, "layers": 0} | options)
+
+
+def calls_in(answer: Any) -> list[tuple[str, Json]]:
+    """Return name and keywords of every call; whatever is no call is left out."""
+    calls = answer.get("calls") if isinstance(answer, dict) else None
+    return [
+        (one["name"], one["given"])
+        for one in (calls if isinstance(calls, list) else [])
+        if isinstance(one, dict)
+        and isinstance(one.get("name"), str)
+        and isinstance(one.get("given"), dict)
+    ]
+
+
+def ask_with_cache(
+    submission: Submission, trial: Trial, inside: Sequence[str], layers: int = 0
+) -> Asked:
+    """Run the trial's first call as if OFFSET positions had been cached."""
+    asked = question(trial, trial.cases[0], inside, offset=OFFSET, layers=layers)
+    return post(submission, trial.build(), asked)
+
+
+def judge_offset_and_cache(
+    asked: Asked, trial: Trial, offset_name: str, wanted: dict[str, str]
+) -> dict[str, Any]:
+    """Fail unless each of the modules is handed the offset and the cache that is meant for it.
+
+    Args:
+        asked: from `ask_with_cache`.
+        trial: the block or stack.
+        offset_name: what the modules call the offset.
+        wanted: the cache of each module, by the names of `probes_parts.make_cache`.
+    """
+    (built, answer), _ = asked.answers()
+    sure(built)
+    sure(answer)
+    what = trial.target.split(".")[-1]
+    for name, given in calls_in(answer):
+        offset = given.get(offset_name, 0)
+        if type(offset) is not int or offset != OFFSET:
+            shown = offset if type(offset) is int else "something else"
+            fail("offset_not_handed_on", trial.part,
+                 f"{what} with offset={OFFSET}: {name} is handed {offset_name}={shown}.", HANDED,
+                 {"module": name})  # fmt: skip
+        if given.get("cache") != wanted.get(name, ""):
+            shown = "no cache" if given.get("cache") is None else "another cache"
+            fail("cache_not_handed_on", trial.part,
+                 f"{what} with a cache: {name} is handed {shown}, not the one meant for it.",
+                 HANDED, {"module": name})  # fmt: skip
+    return {"offset": OFFSET, "modules": len(wanted)}
+
+
+def explain_error(
+    submission: Submission, trial: Trial, case: Case, error: StudentError
+) -> None:  # fmt: skip
+    """Fail with a name for padded queries that are left without a key, where that raised."""
+    if error.type != "ValueError" or case.valid is None:
+        return
+    raised = f"{case.what}: it raises {error.type}: {error.message}."
+    if "query_valid" in case.inputs:
+        freely = Case(case.what, case.inputs | {"key_valid": None, "attention_mask": None})
+        (_, answer), _ = ask(submission, trial.build(), trial.call(freely))
+        if not isinstance(answer, StudentError):
+            fail("padded_queries_raise", trial.part, f"{raised} Only padded queries lack a key "
+                 "there: query_valid is not used where the masks are joined.",
+                 "Ask what a padded query may attend to.")  # fmt: skip
+        return
+    (_, answer), _ = ask(submission, trial.build(), question(trial, case, ATTENTIONS))
+    for name, given in calls_in(answer):
+        handed = given.get("query_valid")
+        if not isinstance(handed, np.ndarray) or not np.array_equal(handed, case.valid):
+            fail("query_valid_not_handed_on", trial.part,
+                 f"{raised} {name} is not told which queries are real: query_valid is not handed "
+                 "on to it.", HANDED, {"module": name})  # fmt: skip
