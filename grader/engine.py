@@ -115,6 +115,7 @@ class Referee:
             tasks=request.tasks,
             gates=request.gates,
             scale=request.scale,
+            ahead=request.ahead,
             before_training=self.workshop.launcher.warm,
             outcomes=list(request.known),
             expectations=self.expectations or expectations.Expectations(),

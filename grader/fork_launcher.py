@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +35,8 @@ class ForkLauncher:
         self.command = command
         self.environment = dict(environment)
         self.log = log
+        # A training that runs ahead asks for workers from a thread of its own.
+        self.turn = threading.RLock()
         self.pids: dict[int, int] = {}
         self.count = 0
         self._start()
@@ -111,16 +114,17 @@ class ForkLauncher:
 
     def launch(self, plan: sandbox.Plan, tree: Path) -> Started:
         """Fork a worker, from a new zygote where a submission has ended the old one."""
-        try:
+        with self.turn:
+            try:
+                return self._fork(plan, tree)
+            except WorkersUnavailable:
+                if not self.ready:
+                    raise
+            self.control.close()
+            sandbox.kill_tree(self.process.pid)
+            self.process.wait()
+            self._start()
             return self._fork(plan, tree)
-        except WorkersUnavailable:
-            if not self.ready:
-                raise
-        self.control.close()
-        sandbox.kill_tree(self.process.pid)
-        self.process.wait()
-        self._start()
-        return self._fork(plan, tree)
 
     def _fork(self, plan: sandbox.Plan, tree: Path) -> Started:
         self.wait_ready()
@@ -156,7 +160,7 @@ class ForkLauncher:
         """Return how the worker ended, waiting up to `wait_s` seconds for the word."""
         worker = self.pids[pid]
         deadline = time.monotonic() + wait_s
-        with contextlib.suppress(WorkersUnavailable):  # its zygote ended with it
+        with self.turn, contextlib.suppress(WorkersUnavailable):  # its zygote ended with it
             while worker not in self.ended and time.monotonic() < deadline:
                 self._listen("ended", deadline - time.monotonic())
         return self.ended.get(worker)
@@ -164,7 +168,7 @@ class ForkLauncher:
     def end(self, pid: int) -> None:
         """Kill the worker's tree, then what its zygote adopted."""
         sandbox.kill_tree(pid)
-        with contextlib.suppress(WorkersUnavailable):
+        with self.turn, contextlib.suppress(WorkersUnavailable):
             self._ask({"do": "sweep"})
             self._listen("swept", START_S)
 
@@ -174,10 +178,11 @@ class ForkLauncher:
 
     def warm(self) -> None:
         """Let the zygote take its AdamW step while workers compute."""
-        if not self.warm_asked:
-            self.wait_ready()
-            self._ask({"do": "warm"})
-            self.warm_asked = True
+        with self.turn:
+            if not self.warm_asked:
+                self.wait_ready()
+                self._ask({"do": "warm"})
+                self.warm_asked = True
 
     def close(self) -> None:
         """End the zygote and every process below it."""

@@ -32,10 +32,19 @@ class Job:
     tasks: frozenset[str] | None = None
     gates: int = 4
     scale: bool = False
+    ahead: bool = False
     before_training: Callable[[], None] = lambda: None
     outcomes: list[Outcome] = field(default_factory=list)
     planned: list[str] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
+
+    @property
+    def promising(self) -> bool:
+        """Whether every required part has passed: then gate 4 will most likely train."""
+        parts = [o for o in self.outcomes if o.stub and o.stub[0].isdigit()]
+        stubs = {o.stub for o in parts if o.status is Status.PASSED}
+        wanted = {stub.id for stub in self.settings.points.stubs}
+        return stubs == wanted and all(o.status is Status.PASSED for o in parts)
 
     def blocked(self, place: Place, file: str) -> Blocked | None:
         """Return the status, sentence and diagnosis of a check that cannot run, None if it can.

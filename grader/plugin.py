@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from grader import draws, expectations, tracing
+from grader.ahead import Ahead
 from grader.benches import Benches
 from grader.job import LAST_GATE, Job
 from grader.outcomes import (
@@ -64,6 +65,8 @@ class Plugin:
         self.group: str | None = None
         self.current: Submission | None = None
         self.shared: Benches | None = None
+        self.early: Ahead | None = None
+        self.training = ""
         self.recorded: set[str] = set()
         points = job.settings.points
         self.files = {stub.id: stub.file for stub in points.stubs}
@@ -88,6 +91,8 @@ class Plugin:
         wanted = [item for item in items if self._wanted(place_of(item))]
         items[:] = sorted(wanted, key=lambda item: place_of(item).order)
         self.job.planned = [item.nodeid for item in items]
+        training = [item.name for item in items if place_of(item).gate == LAST_GATE]
+        self.training = training[0] if self.job.ahead and training else ""
         self.job.listen({"kind": "plan", "checks": len(items)})
 
     def _wanted(self, place: Place) -> bool:
@@ -109,9 +114,27 @@ class Plugin:
         if why is not None:
             self._record(item, Outcome("", None, None, why[0], why[1], why[2]), 0.0)
             pytest.skip(why[1])
+        if self.training and self.early is None and (place.gate or self._optional(place)):
+            self._begin_training()
         self.job.listen(
             {"kind": "start", "check": item.nodeid, "place": place, "title": title(item)}
         )
+
+    def _optional(self, place: Place) -> bool:
+        return not (place.stub or "")[:1].isdigit()
+
+    def _begin_training(self) -> None:
+        """Let gate 4 train from now on, if everything before the gates has passed."""
+        if self.job.promising:
+            rng = draws.Draws(self.job.seed, self.training)
+            prepare = self.job.before_training
+            self.early = Ahead(self.job.start_worker, prepare, rng, self.job.settings)
+        self.training = ""
+
+    def _give_up_training(self) -> None:
+        if self.early is not None:
+            self.early.close()
+            self.early = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool:
@@ -162,11 +185,14 @@ class Plugin:
         found.seconds = seconds
         self.recorded.add(item.nodeid)
         self.job.outcomes.append(found)
+        if place.gate and found.status is not Status.PASSED and not self.job.keep_going:
+            self._give_up_training()
         self.job.listen({"kind": "end", "place": place, "title": title(item), "outcome": found})
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """End the last worker."""
+        """End the last workers."""
+        self._give_up_training()
         self._close()
 
     def _close(self) -> None:
@@ -227,6 +253,11 @@ class Plugin:
     def findings(self) -> list[Outcome]:
         """The part checks that did not pass in this run, in order."""
         return [o for o in self.job.outcomes if o.stub and o.status is not Status.PASSED]
+
+    @pytest.fixture
+    def ahead(self) -> Ahead | None:
+        """The training that was begun before its gate, if it was."""
+        return self.early
 
     @pytest.fixture
     def before_training(self) -> Callable[[], None]:

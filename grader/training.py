@@ -51,11 +51,13 @@ class Attempt:
         return self.matches[TRAINED]
 
 
-def attempt(submission: Submission, data: Sequences, number: int) -> Attempt:
-    """Train once, from another seed at every number, then answer the held-out rows."""
-    seed = int(data.rng.child(f"seed {number}").integers((), 0, 2**31))
-    made = Attempt(number, seed)
-    train(submission, data, made)
+def begin(data: Sequences, number: int) -> Attempt:
+    """Return a training that has not begun, with another seed at every number."""
+    return Attempt(number, int(data.rng.child(f"seed {number}").integers((), 0, 2**31)))
+
+
+def attempt(submission: Submission, data: Sequences, made: Attempt) -> Attempt:
+    """Let a trained model answer the held-out rows."""
     restore(submission, data, made)
     made.decoded = decoding.decode(submission, (TRAINED,), data.held_out, data)
     trouble = made.decoded[TRAINED].trouble

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import sys
@@ -271,13 +272,14 @@ class Workshop:
         else:
             self.launcher = SpareLauncher(environment)
         self.workers = 0
+        self.numbers = itertools.count(1)
         # Called some ten times a second while a worker is waited for; may raise to give up.
         self.heed: Callable[[], None] = lambda: None
 
     def worker(self, tree: Path) -> Worker:
         """Start a worker on the staged `tree`."""
-        self.workers += 1
-        scratch = self.scratches / str(self.workers)
+        self.workers = number = next(self.numbers)
+        scratch = self.scratches / str(number)
         scratch.mkdir(mode=0o700)
         plan = self.isolation.plan(tree=tree, scratch=scratch, limits=self.limits)
         worker = Worker(self.launcher, tree, plan, self.limits)

@@ -225,6 +225,7 @@ def run(check: Callable[..., Any], way: dict[str, Any], submission: Submission) 
     benches = Benches([submission, submission], rng, expected, SHORT)
     given = {"submission": submission, "rng": rng, "lab": SHORT, "findings": [],
              "expected": expected, "before_training": lambda: None, "benches": benches,
+             "ahead": None,
              **way}  # fmt: skip
     with np.errstate(all="ignore"):
         check(**{name: given[name] for name in inspect.signature(check).parameters})
