@@ -28,6 +28,13 @@ def test_rows_are_of_every_length():
         assert {len(row) for row in rows} == {3, 4, 5, 6, 7}
 
 
+def test_a_draw_gives_every_row_its_ids_and_whole_columns_of_padding():
+    rows = [(3, 5, 11), (4, 9, 3, 15, 8, 7, 6)]
+    given = sequences.reply(rows, DATA.answers(rows))
+    assert given["source"].shape == (2, 8) and given["answers"] == DATA.answers(rows)
+    assert [tuple(row[row != PAD].tolist()) for row in given["source"]] == rows
+
+
 def test_another_attempt_draws_other_batches():
     assert DATA.batches(0) == DATA.batches(0)
     assert DATA.batches(0)[0] != DATA.batches(1)[0]
