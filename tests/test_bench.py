@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import date
 from importlib import metadata
 from pathlib import Path
 
@@ -136,7 +137,7 @@ def test_json_holds_every_figure_and_every_round(tmp_path: Path) -> None:
     assert tree["figures"][0] == {  # type: ignore[index]
         "name": "ratio", "sentence": "a / b", "unit": "x", "bound": "at most", "required": 2.5,
         "goal": 1.5, "measured": 2.0, "low": 1.0, "high": 3.0, "rounds": 3, "threads": 1,
-        "verdict": "met", "trouble": "",
+        "verdict": "met", "trouble": "", "date": str(date.today()),
     }  # fmt: skip
     machine = tree["machine"]
     assert isinstance(machine, dict)
@@ -182,7 +183,6 @@ def test_only_measures_what_the_named_figure_needs(tmp_path: Path) -> None:
 def test_unknown_name_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(tmp_path, "--only", "ratio", "speed") == USAGE
     assert capsys.readouterr().err == ("bench: nothing is called speed; --list lists the names\n")
-    assert bench(tmp_path, "--write-docs", "--only", "ratio") == USAGE
     assert list(tmp_path.iterdir()) == []
 
 
@@ -206,7 +206,8 @@ def test_docs_are_written_on_demand_and_keep_their_notes(
     target = tmp_path / "docs/bench.md"
     text = target.read_text(encoding="utf-8")
     assert (
-        "| `ratio` | a / b | at most 2.5 x | at most 1.5 x | 2 x | 1 to 3 x | 3 | 1 | met |" in text
+        "| `ratio` | a / b | at most 2.5 x | at most 1.5 x | 2 x | 1 to 3 x | 3 | 1 "
+        f"| {date.today()} | met |" in text
     )
     assert "| b | ours (s) |\n| --- | --- |\n| 3 | 6 |\n| 5 | 5 |\n| 7 | 21 |\n" in text
     assert f"torch {metadata.version('torch')}" in text
@@ -214,6 +215,30 @@ def test_docs_are_written_on_demand_and_keep_their_notes(
     target.write_text(noted, encoding="utf-8")
     bench(tmp_path, "--write-docs")
     assert target.read_text(encoding="utf-8") == noted
+
+
+def test_docs_keep_what_was_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rounds, "draw", lambda measured, folder: "no pictures in a test")
+    page_of = tmp_path / "docs/bench.md"
+    data = tmp_path / "docs/bench.json"
+    bench(tmp_path, "--write-docs", "--only", "pair")
+    assert "| `lone` | c |  | at most 0.5 s |  | not measured yet | 0 |" in page_of.read_text()
+    tree = json.loads(data.read_text())
+    tree["experiments"]["pair"]["date"] = "2001-02-03"
+    data.write_text(json.dumps(tree))
+    bench(tmp_path, "--write-docs", "--only", "other")
+    text = page_of.read_text()
+    assert "| 2 x | 1 to 3 x | 3 | 1 | 2001-02-03 | met |" in text
+    assert f"| `lone` | c |  | at most 0.5 s | 2 s | 1 to 3 s | 2 | 1 | {date.today()} |" in text
+    bench(tmp_path, "--write-docs", "--only", "pair", run=failed)  # no measurement
+    assert page_of.read_text() == text
+    tree["machine"]["torch"] = "1.0"
+    data.write_text(json.dumps(tree))
+    bench(tmp_path, "--write-docs", "--only", "other")
+    assert "2001-02-03" not in page_of.read_text()
+    assert "of another machine or other versions" in capsys.readouterr().out
 
 
 def test_page_shows_the_picture_of_a_curve(tmp_path: Path) -> None:

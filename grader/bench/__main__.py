@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from grader.result import write_json
 
 DONE, MISSED, USAGE, STOPPED = 0, 1, 2, 130
 DOCS = rounds.ROOT / "docs"
+DATA = "bench.json"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,9 +57,6 @@ def main(
     except ValueError as error:
         print(f"bench: {error}", file=sys.stderr)
         return USAGE
-    if options.write_docs and options.only:
-        print("bench: the docs hold every figure: --write-docs or --only", file=sys.stderr)
-        return USAGE
     if options.list:
         print(listed(chosen), end="")
         return DONE
@@ -75,7 +75,8 @@ def main(
         print("stopped; what was measured so far is kept", file=sys.stderr)
         return STOPPED
     if options.write_docs:
-        write_docs(report.tree(session, began, where), path, docs)
+        whole = session.joined(known, kept(docs / DATA, where))
+        write_docs(report.tree(whole, began, where), docs)
     return MISSED if options.check and any(r.fails for r in results) else DONE
 
 
@@ -90,10 +91,21 @@ def listed(known: Catalogue) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def write_docs(tree: dict[str, Any], measured: Path, docs: Path) -> None:
-    """Rewrite the page and, where they can be drawn, its pictures."""
-    docs.mkdir(exist_ok=True)
-    said = rounds.draw(measured, docs)
+def kept(path: Path, where: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the experiments that the docs hold, if they were made on this class of machine."""
+    if not path.is_file():
+        return {}
+    tree = json.loads(path.read_text(encoding="utf-8"))
+    if tree["machine"] != where:
+        print("the docs held figures of another machine or other versions: these are gone")
+        return {}
+    return dict(tree["experiments"])
+
+
+def write_docs(tree: dict[str, Any], docs: Path) -> None:
+    """Rewrite the page with its data and, where they can be drawn, its pictures."""
+    write_json(docs / DATA, tree)
+    said = rounds.draw(docs / DATA, docs)
     if said:
         print(f"no new pictures: {said}")
     target = docs / "bench.md"

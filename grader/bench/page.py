@@ -11,17 +11,20 @@ from grader.bench.report import amount, number
 HEAD = """\
 # Bench
 
-Taken on {date}. `make bench` measures again and writes `reports/bench.json`, the numbers of every
-round; `.venv/bin/python -m grader.bench --write-docs` writes this page besides, all but its notes.
+`make bench` measures again and writes `reports/bench.json`, the numbers of every round. With
+`--write-docs`, `.venv/bin/python -m grader.bench` writes this page besides, all but its notes; with
+`--only NAME ...` it measures, and renews here, these alone. `bench.json` beside this page holds
+what was measured when.
 
 Machine class: {cores} cores, {processor}, {system}; Python {python}, torch {torch}, numpy {numpy}.
 
-Every figure was taken in one run. Subjects are measured in turn, A B A B; the median counts, and
-beside it stand the smallest and the largest round. Ratios are taken within a round. Nothing here is
-a test: a busy machine shows other numbers, and the same ratios within their spread.
+Every figure was taken in one run, on the date that stands beside it. Its subjects are measured in
+turn, A B A B; the median counts, and beside it stand the smallest and the largest round. Ratios are
+taken within a round. Nothing here is a test: a busy machine shows other numbers, and the same
+ratios within their spread.
 """
 FIGURES = ("figure", "what it is", "required", "goal", "measured", "smallest to largest",
-           "rounds", "threads", "verdict")  # fmt: skip
+           "rounds", "threads", "taken", "verdict")  # fmt: skip
 
 
 def text(tree: Mapping[str, Any], notes: str, pictures: Sequence[str]) -> str:
@@ -32,7 +35,7 @@ def text(tree: Mapping[str, Any], notes: str, pictures: Sequence[str]) -> str:
         notes: What a person wrote about the numbers, kept from the page before.
         pictures: File names beside the page, named after their curves.
     """
-    blocks = [HEAD.format(date=tree["date"][:10], **tree["machine"])]
+    blocks = [HEAD.format(**tree["machine"])]
     blocks.append("## Figures\n\n" + table(FIGURES, map(figure, tree["figures"])))
     if notes:
         blocks.append(f"{NOTES}\n\n{notes}\n")
@@ -67,7 +70,7 @@ def figure(row: Mapping[str, Any]) -> list[str]:
     known = row["measured"] is not None
     between = f"{number(row['low'])} to {amount(row['high'], unit)}" if known else row["trouble"]
     return [f"`{row['name']}`", row["sentence"], *bounds, amount(row["measured"], unit), between,
-            str(row["rounds"]), str(row["threads"]), row["verdict"]]  # fmt: skip
+            str(row["rounds"]), str(row["threads"]), row["date"], row["verdict"]]  # fmt: skip
 
 
 def points(curve: Mapping[str, Any], rounds: Iterable[Mapping[str, float]]) -> str:

@@ -60,13 +60,17 @@ def tree(session: Session, began: datetime, where: Mapping[str, Any]) -> dict[st
         "complete": not session.stopped and set(session.rounds) == set(_names(session)),
         "date": began.isoformat(timespec="seconds"),
         "machine": dict(where),
-        "figures": [_figure(result) for result in session.results()],
+        "figures": [
+            _figure(r) | {"date": session.dates.get(r.figure.experiment, "")}
+            for r in session.results()
+        ],
         "curves": [_curve(curve) for curve in session.catalogue.curves],
         "tables": [asdict(table) for table in session.catalogue.tables],
         "experiments": {
             e.name: {
                 "sentence": e.sentence,
                 "threads": e.threads,
+                "date": session.dates.get(e.name, ""),
                 "trouble": session.trouble.get(e.name, ""),
                 "rounds": [dict(r) for r in session.rounds[e.name]],
             }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Protocol
+from datetime import date
+from typing import Any, Protocol
 
 from grader.bench.figure import Curve, Experiment, Figure, Result, Round, Tabled
 from grader.bench.rounds import MeasurementFailed
@@ -74,6 +75,7 @@ class Session:
     catalogue: Catalogue
     rounds: dict[str, list[Round]] = field(default_factory=dict)
     trouble: dict[str, str] = field(default_factory=dict)
+    dates: dict[str, str] = field(default_factory=dict)
     stopped: bool = False
 
     def measure(self, run: Run, watcher: Watcher, save: Callable[[Session], None]) -> None:
@@ -96,10 +98,32 @@ class Session:
                 self.trouble[experiment.name] = str(failure)
             except KeyboardInterrupt:
                 self.stopped = True
+            self.dates[experiment.name] = date.today().isoformat()
             watcher.end(self.results_of(experiment))
             save(self)
             if self.stopped:
                 return
+
+    def joined(self, known: Catalogue, kept: Mapping[str, Mapping[str, Any]]) -> Session:
+        """Return what this run and an earlier one measured of everything `known`.
+
+        Args:
+            known: All experiments and what is read from them.
+            kept: The earlier run's "experiments", as `report.tree` writes them.
+        """
+        whole = Session(
+            known, dict(self.rounds), dict(self.trouble), dict(self.dates), self.stopped
+        )
+        for experiment in known.experiments:
+            name = experiment.name
+            # Rounds that came before a failure would take the place of a measurement.
+            if name in kept and (name not in self.rounds or name in self.trouble):
+                whole.rounds[name] = list(kept[name]["rounds"])
+                whole.dates[name] = str(kept[name]["date"])
+                whole.trouble.pop(name, None)
+                if kept[name]["trouble"]:
+                    whole.trouble[name] = str(kept[name]["trouble"])
+        return whole
 
     def results(self) -> list[Result]:
         """Return every figure as it stands."""
@@ -111,7 +135,7 @@ class Session:
         Rounds that came before a failure are no measurement: which ones are missing is no accident.
         """
         found = self.rounds.get(experiment.name, [])
-        trouble = self.trouble.get(experiment.name, "" if found else "stopped before")
+        trouble = self.trouble.get(experiment.name, "" if found else "not measured yet")
         return [
             Result(
                 figure,
