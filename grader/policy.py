@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from grader import flags
 from grader.flags import Flag
@@ -64,30 +65,43 @@ class Inspected:
 
 def inspect(staged: Staged) -> Inspected:
     """Judge every staged file but the original given ones."""
-    sources = Sources(staged.files)
-    tasks = {name.removesuffix(".py") for name in staged.tasks}
+    files = tuple(sorted(staged.files.items()))
+    breaches, found = _inspected(files, staged.tasks, staged.stretch, staged.given, staged.weights)
+    return Inspected(list(breaches), list(found))
+
+
+@lru_cache(maxsize=4)  # one save is looked at several times in a row
+def _inspected(
+    files: tuple[tuple[str, bytes], ...],
+    task_files: tuple[str, ...],
+    stretch: tuple[str, ...],
+    given: frozenset[str],
+    weights: tuple[str, ...],
+) -> tuple[list[Breach], list[Flag]]:
+    sources = Sources(dict(files))
+    tasks = {name.removesuffix(".py") for name in task_files}
     breaches: set[Breach] = set()
-    found = {Flag("weights_shipped", f"{path} came with the code") for path in staged.weights}
+    found = {Flag("weights_shipped", f"{path} came with the code") for path in weights}
     found |= {
         Flag("unreadable_source", f"{path} is nested too deeply to be read")
         for path in sources.unreadable
     }
     for module in sources.modules.values():
-        if module.path in staged.given:
+        if module.path in given:
             continue
         try:
             found.update(flags.of_literals(module), flags.of_module(sources, module))
             for use, name in _forbidden(sources, module, is_task=module.stem in tasks):
                 line = getattr(use.node, "lineno", 1)
                 parts = _parts(sources, tasks, use)
-                parts += [module.stem] if module.file in staged.stretch else []
+                parts += [module.stem] if module.file in stretch else []
                 breaches |= {Breach(module.file, line, name, part) for part in parts}
                 if not parts:
                     text = f"{module.file}, line {line} uses {name}, but no part was seen to"
                     found.add(Flag("forbidden_name", text))
         except Unreadable as error:
             found.add(Flag("unreadable_source", f"{error} is too entangled to be followed"))
-    return Inspected(
+    return (
         sorted(breaches, key=lambda b: (b.part, b.file, b.line, b.name)),
         sorted(found, key=lambda f: (f.code, f.message)),
     )
