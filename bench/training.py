@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +30,7 @@ SOURCE_RATE = 3e-3
 SOURCE_STEPS = 600
 WARM_UP_STEPS = 4
 
+Rest = Callable[[], None]
 Loop = Callable[[nn.Module, Iterator[SequenceBatch]], object]
 
 
@@ -68,25 +72,57 @@ class Race:
         self.reached = False
         self.seconds = 0.0
 
-    def run(self, loop: Loop) -> Race:
-        """Train until the target, or to the last batch."""
+    def run(self, loop: Loop, rest: Rest) -> None:
+        """Train until the target, or to the last batch; call `rest` at every look."""
         self.began = time.perf_counter()
-        loop(self.model, self.draw())
+        loop(self.model, self.draw(rest))
         self.seconds += time.perf_counter() - self.began
         self.reached = self.reached or answered(self.model, self.held_out)
-        return self
 
-    def draw(self) -> Iterator[SequenceBatch]:
+    def draw(self, rest: Rest) -> Iterator[SequenceBatch]:
         """Yield batches until the target is reached."""
         for batch in self.batches:
             if self.steps and self.steps % EVERY == 0:
                 self.seconds += time.perf_counter() - self.began
                 self.reached = answered(self.model, self.held_out)
+                rest()
                 self.began = time.perf_counter()
                 if self.reached:
                     return
             self.steps += 1
             yield batch
+
+
+def in_turn(runs: Sequence[Callable[[Rest], None]]) -> None:
+    """Run all, one at a time: each goes on until it rests, then the next one does.
+
+    What disturbs the machine for a while disturbs all of them alike.
+    """
+    turns = [threading.Semaphore(0) for _ in runs]
+    alive = list(range(len(runs)))
+
+    def pass_on(own: int) -> None:
+        later = [number for number in alive if number > own]
+        turns[(later or alive)[0]].release()
+
+    def rest(own: int) -> None:
+        pass_on(own)
+        turns[own].acquire()
+
+    def run(own: int) -> None:
+        turns[own].acquire()
+        try:
+            runs[own](functools.partial(rest, own))
+        finally:
+            alive.remove(own)
+            if alive:
+                pass_on(own)
+
+    with ThreadPoolExecutor(len(runs)) as pool:
+        ended = [pool.submit(run, own) for own in alive.copy()]
+        turns[0].release()
+    for each in ended:
+        each.result()
 
 
 def answered(model: nn.Module, held_out: SequenceBatch) -> bool:
@@ -128,10 +164,15 @@ def race(seed: int, recipe: TrainingRecipe) -> dict[str, float]:
     batches = drawn(recipe.steps, recipe.batch_size, seed)
     source_batches = drawn(SOURCE_STEPS, SOURCE_BATCH, seed)
     races = {
-        "peer_source": Race(Peer(start), source_batches, held_out).run(source_recipe),
-        "peer_ours": Race(Peer(start), batches, held_out).run(our_recipe),
-        "ours": Race(start, batches, held_out).run(our_recipe),
+        "peer_source": Race(Peer(start), source_batches, held_out),
+        "peer_ours": Race(Peer(start), batches, held_out),
+        "ours": Race(start, batches, held_out),
     }
+    loops = (source_recipe, our_recipe, our_recipe)
+    in_turn([
+        functools.partial(ended.run, loop)
+        for ended, loop in zip(races.values(), loops, strict=True)
+    ])  # fmt: skip
     found: dict[str, float] = {"seed": seed}
     for name, ended in races.items():
         if not ended.reached:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -103,7 +103,8 @@ def test_race_ends_at_the_first_look_that_finds_the_target(
         for _ in given:
             model.steps -= 1
 
-    ended = training.Race(Answering(needed), batches, held_out).run(loop)
+    ended = training.Race(Answering(needed), batches, held_out)
+    ended.run(loop, lambda: None)
     assert (ended.steps, ended.reached) == (steps, reached)
 
 
@@ -121,5 +122,29 @@ def test_race_clock_stands_still_while_it_looks(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(training, "answered", look)
     batches = training.drawn(13, 2, seed=0)
-    ended = training.Race(Answering(0), batches, batches[0]).run(loop)
+    ended = training.Race(Answering(0), batches, batches[0])
+    ended.run(loop, lambda: None)
     assert ended.seconds == 13 * 3.0
+
+
+def test_races_take_turns_until_each_has_ended() -> None:
+    seen: list[str] = []
+
+    def race(name: str, length: int) -> Callable[[training.Rest], None]:
+        def run(rest: training.Rest) -> None:
+            for _ in range(length):
+                seen.append(name)
+                rest()
+
+        return run
+
+    training.in_turn([race("a", 3), race("b", 1), race("c", 2)])
+    assert seen == ["a", "b", "c", "a", "c", "a"]
+
+
+def test_race_that_fails_is_not_passed_over() -> None:
+    def fails(rest: training.Rest) -> None:
+        raise ValueError("no such thing here")
+
+    with pytest.raises(ValueError, match="no such thing here"):
+        training.in_turn([lambda rest: rest(), fails, lambda rest: rest()])
