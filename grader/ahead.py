@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,6 +30,8 @@ class Ahead:
         self.start, self.prepare = start, prepare
         self.rng, self.lab = rng, lab
         self.closed = False
+        self.turn = threading.Lock()
+        self.latest: Worker | None = None
         self.listen: Listener | None = None
         self.last: dict[str, Any] | None = None
         self.submission = Submission(self._worker, self._hear)
@@ -36,9 +39,15 @@ class Ahead:
         self.future = self.pool.submit(self._train)
 
     def _worker(self) -> Worker:
-        if self.closed:
-            raise WorkersUnavailable("this training is not wanted any more")
-        return self.start()
+        """Start a worker, which is closed at once if nobody wants it any more by then."""
+        worker = None if self.closed else self.start()
+        with self.turn:
+            self.latest = worker
+            if worker is not None and not self.closed:
+                return worker
+        if worker is not None:
+            worker.close()
+        raise WorkersUnavailable("this training is not wanted any more")
 
     def _hear(self, event: dict[str, Any]) -> None:
         self.last = event
@@ -62,10 +71,10 @@ class Ahead:
 
     def close(self) -> None:
         """Give the training up and wait until its thread has ended."""
-        self.closed = True
-        worker = self.submission.current
-        if worker is not None and worker.alive:
-            # Only killed: the thread that waits for its answer closes the connection itself.
-            sandbox.kill_tree(worker.pid)
+        with self.turn:
+            self.closed = True
+            if self.latest is not None and self.latest.alive:
+                # Only killed: the thread that waits for its answer closes the connection itself.
+                sandbox.kill_tree(self.latest.pid)
         self.pool.shutdown()
         self.submission.close()

@@ -54,7 +54,7 @@ class Sheet(Generic[T]):
 
 def lane_of(model: Model, lanes: int) -> int:
     """Return the lane of a model: each gets ordinary and sharpened ones and about as much to do."""
-    return (model.draw + model.sharpened) % lanes
+    return (model.draw + model.sharpened + model.twin) % lanes
 
 
 class Benches:

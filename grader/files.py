@@ -1,4 +1,4 @@
-"""Writing a file so that a reader sees the old one or the new one, never half of one."""
+"""Files: replaced so that a reader sees the old one or the new one, never half of one; measured."""
 
 from __future__ import annotations
 
@@ -34,3 +34,16 @@ def replace_file(path: Path, data: bytes) -> None:
     """Write `data` to `path`, whose folder is made where it is missing."""
     with replacing(path) as file:
         file.write(data)
+
+
+def written_bytes(folder: Path) -> int:
+    """Return the size of the files in `folder` and below it, as far as they can be read."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            with contextlib.suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    total += written_bytes(Path(entry.path))
+                else:
+                    total += entry.stat(follow_symlinks=False).st_size
+    return total

@@ -137,7 +137,7 @@ class ForkLauncher:
             answer = self._listen("forked", START_S)
             if answer is None:
                 raise WorkersUnavailable("the zygote did not fork")
-        except WorkersUnavailable:
+        except BaseException:
             ours.close()
             raise
         finally:
@@ -178,7 +178,8 @@ class ForkLauncher:
 
     def warm(self) -> None:
         """Let the zygote take its AdamW step while workers compute."""
-        with self.turn:
+        # A zygote that a submission has ended is started anew by the next launch, not here.
+        with self.turn, contextlib.suppress(WorkersUnavailable):
             if not self.warm_asked:
                 self.wait_ready()
                 self._ask({"do": "warm"})

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+MOST_DIGITS, TOO_LONG = 18, 4000
 PREFIX = struct.Struct("<II")
 MAX_HEADER = 1 << 20
 CHUNK = 1 << 20
@@ -73,6 +74,13 @@ def _decode(value: Any, tensors: dict[str, np.ndarray]) -> Any:
     return {k: _decode(v, tensors) for k, v in value.items()}
 
 
+def _bounded(digits: str) -> int | float:
+    """Read a whole number; one that nobody can count to becomes a float, if need be infinite."""
+    if len(digits) > TOO_LONG:
+        raise ProtocolError(f"the header holds a number of {len(digits)} digits")
+    return int(digits) if len(digits) < MOST_DIGITS else float(digits)
+
+
 def pack(message: Any) -> bytes:
     """Turn a tree of plain values and arrays into one frame."""
     tensors: dict[str, np.ndarray] = {}
@@ -88,7 +96,7 @@ def unpack(header: bytes, payload: bytes) -> Any:
         ProtocolError: anything that is not what `pack` writes.
     """
     try:
-        tree = json.loads(header, parse_constant=_reject_constant)
+        tree = json.loads(header, parse_constant=_reject_constant, parse_int=_bounded)
         tensors = safetensors.numpy.load(payload) if payload else {}
         for array in tensors.values():
             if array.dtype.kind not in NUMPY_KINDS:

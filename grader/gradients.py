@@ -10,6 +10,7 @@ import numpy as np
 
 from grader import gradient_causes
 from grader.compare import fail
+from grader.draws import PAD
 from grader.influence import Findings, blamed
 from grader.invariance import Bench, Model
 from grader.settings import Settings
@@ -193,7 +194,7 @@ def judge_differences(
     ratio = np.nan_to_num(ratio, nan=np.inf)
     wrong = np.flatnonzero(ratio > 1.0)
     if len(wrong):
-        explain_wrong(bench, list(names), wrong, steep, slopes, ratio, learning)
+        explain_wrong(bench, question, list(names), wrong, steep, slopes, ratio, learning)
 
 
 def slopes_of(
@@ -208,11 +209,12 @@ def slopes_of(
 
 
 def explain_wrong(
-    bench: Bench, names: list[str], wrong: np.ndarray, steep: np.ndarray, slopes: np.ndarray,
-    ratio: np.ndarray, learning: Learning,
+    bench: Bench, question: Question, names: list[str], wrong: np.ndarray, steep: np.ndarray,
+    slopes: np.ndarray, ratio: np.ndarray, learning: Learning,
 ) -> NoReturn:  # fmt: skip
     """Fail with the parameter whose gradient is furthest from the finite difference."""
     worst = int(ratio.argmax())
+    padded = bool((question.arguments["call"]["args"][-1] == PAD).any())
     part, place = gradient_causes.of_wrong([names[i] for i in wrong], names)
     advice = f"Look at {place}, for a tensor that goes on without part of its history."
     known = blamed(learning.findings, ("attention", "residual", "encoder", "decoder", "training"))
@@ -224,7 +226,7 @@ def explain_wrong(
         f"the gradient of {names[worst]} says the loss changes by {steep[worst]:.4g} per unit "
         f"step along it, but it changes by {slopes[worst]:.4g}: part of the way to the loss has no "
         "history.", advice,
-        bench.describe(bench.models[0], "train", padded=True) | {
+        bench.describe(bench.models[0], question.arguments["mode"], padded=padded) | {
             "parameter": names[worst], "gradient": float(steep[worst]),
             "finite_difference": float(slopes[worst]), "ratio": float(ratio[worst]),
             "wrong": [names[i] for i in wrong], "right": len(names) - len(wrong),

@@ -5,6 +5,7 @@ All changes of a batch are stacked, so that one call asks them all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from grader.invariance import Batch, Bench, Model, logits_of
 from grader.submission import Question, Submission, forward
 
 RESPONDS = 1e-4
+SEVERAL = (4, 17)
 
 
 @dataclass(frozen=True)
@@ -39,25 +41,44 @@ class Changes:
     other: Ids
     target: Ids
     source: Ids | None
+    alone: int
+    several: int
 
-    def arguments(self, batch: Batch, model: Model) -> dict[str, Any]:
-        """Return the call that asks a model for all that is judged of it.
+    def calls(self, batch: Batch, model: Model) -> list[dict[str, Any]]:
+        """Return the calls that ask a model for all that is judged of it."""
+        found = []
+        for rows in self.pieces(batch, model):
+            source = None if self.source is None else self.source[rows]
+            found.append(batch.arguments(self.target[rows], source))
+        return found
 
-        A sharp softmax may hide a source token: nobody asks sharpened weights for it.
+    def pieces(self, batch: Batch, model: Model) -> list[np.ndarray]:
+        """Return the rows that each call asks for.
+
+        The first draw is asked one row alone, two together, several, and the rest: some mistakes
+        show at some numbers of rows only. A sharp softmax may hide a source token: nobody asks
+        sharpened weights for it.
         """
-        rows = self.rows(batch, model)
-        source = None if self.source is None else self.source[:rows]
-        return batch.arguments(self.target[:rows], source)
-
-    def rows(self, batch: Batch, model: Model) -> int:
-        """Return how many rows `arguments` asks for."""
         rows, length = batch.target.shape
-        return 2 * length * rows if model.sharpened else len(self.target)
+        every = np.arange(2 * length * rows if model.sharpened else len(self.target))
+        if model.draw:
+            return [every]
+        few = every[self.alone : self.alone + 3]
+        rest = np.setdiff1d(every, few)
+        return [few[:1], few[1:], rest[: self.several], rest[self.several :]]
+
+    def together(self, batch: Batch, model: Model, outputs: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the logits of all rows in order."""
+        order = np.concatenate(self.pieces(batch, model))
+        return np.asarray(np.concatenate(outputs)[np.argsort(order)])
 
 
 def changes(rng: Draws, batch: Batch, vocab_size: int) -> Changes:
     """Leave the batch as it is, change every token, all after every split, every source token."""
     rows, length = batch.target.shape
+    # A row whose changed token is not the first: it then has a past that must not move.
+    alone = int(rng.child("alone").integers((), 2 * rows, 2 * length * rows - 3))
+    several = int(rng.child("several").integers((), *SEVERAL))
     other = rng.child("other").other_ids(batch.target, vocab_size)
     position = np.arange(length)
     masks = [position == s for s in range(length)]
@@ -73,18 +94,18 @@ def changes(rng: Draws, batch: Batch, vocab_size: int) -> Changes:
         )
         source = np.concatenate([invariance.tile(batch.source, len(target)), source])
         target = np.concatenate([target, invariance.tile(batch.target, rows * width)])
-    return Changes(other, target, source)
+    return Changes(other, target, source, alone, several)
 
 
 def question(bench: Bench, model: Model, mode: str, batch: Batch, changed: Changes) -> Question:
-    """Ask a model for the batch among its changes and, at the first draw, for prefixes."""
-    return forward(
-        model.handle,
-        changed.arguments(batch, model),
-        *(batch.arguments(batch.target[:, :t]) for t in prefixes(batch, model, mode)),
-        mode=mode,
-        dtype=bench.dtype,
-    )
+    """Ask a model for the batch among its changes."""
+    return forward(model.handle, *changed.calls(batch, model), mode=mode, dtype=bench.dtype)
+
+
+def prefix_question(bench: Bench, model: Model, mode: str, batch: Batch) -> Question:
+    """Ask a model for the prefixes of a batch, each alone."""
+    calls = [batch.arguments(batch.target[:, :t]) for t in prefixes(batch, model, mode)]
+    return forward(model.handle, *calls, mode=mode, dtype=bench.dtype)
 
 
 def prefixes(batch: Batch, model: Model, mode: str) -> list[int]:
@@ -107,15 +128,22 @@ def judge(
     batch: Batch,
     changed: Changes,
     outputs: list[Any],
+    alone: list[Any],
 ) -> None:
-    """Fail on a logit that moved and must not, or did not move and must."""
+    """Fail on a logit that moved and must not, or did not move and must.
+
+    `outputs` answer `question`, and `alone` answers `prefix_question`.
+    """
     seen, findings = trial.seen, trial.findings
     rows, length = batch.target.shape
     real = batch.real()
-    asked = changed.rows(batch, model)
-    repeats = asked // rows
-    stacked = logits_of(outputs[0], asked, length, bench, np.tile(real, (repeats, 1)))
-    stacked = stacked.reshape(repeats, rows, *stacked.shape[1:])
+    pieces = changed.pieces(batch, model)
+    found = [
+        logits_of(output, len(piece), length, bench, real[piece % rows])
+        for piece, output in zip(pieces, outputs, strict=True)
+    ]
+    stacked = changed.together(batch, model, found)
+    stacked = stacked.reshape(-1, rows, *stacked.shape[1:])
     base = stacked[0]
     moved = np.abs(stacked[1:] - base).max(axis=-1)
     scale = max(1.0, float(np.abs(base).max()))
@@ -141,9 +169,9 @@ def judge(
         }  # fmt: skip
         influence.explain_leak(trial.submission, bench, model, mode, batch, row, changed.other,
                                witness, findings)  # fmt: skip
-    for t, output in zip(prefixes(batch, model, mode), outputs[1:], strict=True):
-        alone = logits_of(output, rows, t, bench, real[:, :t])
-        gap = float(np.abs(alone - base[:, :t]).max())
+    for t, output in zip(prefixes(batch, model, mode), alone, strict=True):
+        prefix = logits_of(output, rows, t, bench, real[:, :t])
+        gap = float(np.abs(prefix - base[:, :t]).max())
         if gap > bound:
             influence.explain_prefix(t == length, circumstances | {
                 "prefix_length": t, "largest_difference": gap, "tolerance": bound,

@@ -12,6 +12,7 @@ from grader.invariance import Batch, Bench, Model, logits_of
 from grader.result import Outcome
 from grader.student_error import TASK_FILES, StudentError
 from grader.submission import Submission, forward
+from grader.workers import WorkerLost
 
 Findings = list[Outcome]
 GIVEN = ("positions", "norms", "feedforward", "embeddings", "models")
@@ -159,7 +160,7 @@ def explain_leak(
     bound = float(witness["tolerance"])
     try:
         matrix, first = influence(submission, bench, model, mode, batch, row, other)
-    except StudentError:
+    except (StudentError, WorkerLost):  # a verdict is not lost with its explanation
         matrix, first = np.zeros((0, 0)), []
     shape = pattern(matrix, bound) if matrix.size else "some"
     movers = [name for name in first if name]

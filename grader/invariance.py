@@ -21,6 +21,7 @@ CLASSES = {
 }
 MODES = ("eval", "train")
 SOURCE_LENGTHS = {False: (5, 5, 5), True: (5, 3, 1)}
+LONGER = (3, 7)  # by how much at least, and below what
 TARGET_LENGTHS = {False: (6, 6, 6), True: (6, 4, 2)}
 # An attention whose layout we do not know is sharpened by scaling all it holds.
 OWN_SHARPENING = {r"attention\b.*(weight|bias)$": 6.0}
@@ -34,6 +35,7 @@ class Model:
     handle: str
     draw: int
     sharpened: bool
+    twin: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,12 @@ class Bench:
     own_weights: bool
     tolerance: float
     trained: bool = False
+
+    @property
+    def twin(self) -> Model:
+        """Return the first model once more: in another process, it remembers nothing of it."""
+        first = self.models[0]
+        return replace(first, handle=f"{first.handle}-twin", twin=True)
 
     def describe(self, model: Model, mode: str, padded: bool) -> dict[str, Any]:
         """Return the circumstances of a witness."""
@@ -102,9 +110,15 @@ def tile(ids: Ids, rows: int) -> Ids:
 
 
 def draw_batch(rng: Draws, bench: Bench, *, padded: bool) -> Batch:
-    """Draw ids of three rows; every target begins with BOS."""
+    """Draw ids of three rows; every target begins with BOS.
+
+    How long the longest is, is drawn for the shallow model: some mistakes show in long rows only.
+    """
     vocab_size = bench.config.vocab_size
-    lengths = TARGET_LENGTHS[padded]
+    longest, *others = TARGET_LENGTHS[padded]
+    if bench.config.num_layers == 1:
+        longest += int(rng.child("longest").integers((), *LONGER))
+    lengths = (longest, *(others if padded else [longest] * len(others)))
     target = rng.child(f"target {padded}").ids(lengths, vocab_size)
     target[:, 0] = BOS
     if bench.kind == "decoder_only":
@@ -154,7 +168,7 @@ def building(bench: Bench, batch: Batch, rng: Draws, expected: Ask) -> dict[Mode
         one = {"source": batch.source[:1], "target": first}
     fields = {k: v for k, v in asdict(bench.config).items() if v is not None}
     questions = {}
-    for model in bench.models:
+    for model in [*bench.models, bench.twin]:
         options: dict[str, Any] = {"seed": model.draw, "dtype": bench.dtype}
         if bench.own_weights:
             options["scale"] = OWN_SHARPENING if model.sharpened else {}
@@ -203,12 +217,9 @@ def pick_logits(value: Any, shape: tuple[int, ...]) -> Any:
 
 
 def determinism(bench: Bench, batch: Batch) -> list[Question]:
-    """Ask the same call twice in eval(), and once in train()."""
+    """Ask the same call twice in eval(), and twice in train()."""
     handle, call = bench.models[0].handle, batch.arguments()
-    return [
-        forward(handle, call, call, mode="eval", dtype=bench.dtype),
-        forward(handle, call, mode="train", dtype=bench.dtype),
-    ]
+    return [forward(handle, call, call, mode=mode, dtype=bench.dtype) for mode in MODES]
 
 
 def judge_determinism(bench: Bench, batch: Batch, answers: list[Any], seen: dict[str, Any]) -> None:
@@ -220,7 +231,7 @@ def judge_determinism(bench: Bench, batch: Batch, answers: list[Any], seen: dict
         for value in answer["outputs"]
     ]
     bound = bench.tolerance * max(1.0, float(np.abs(logits[0]).max()))
-    names = ("a second call in eval()", "a call in train() with dropout 0")
+    names = ("a second call in eval()", "a call in train() with dropout 0", "a second one there")
     for name, other in zip(names, logits[1:], strict=True):
         moved = float(np.abs(other - logits[0]).max())
         seen["repeat_difference"] = max(seen.get("repeat_difference", 0.0), moved)

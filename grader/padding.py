@@ -11,6 +11,7 @@ from grader.influence import NOTICEABLE, PART_OF, Findings, blamed, sublayers
 from grader.invariance import Batch, Bench, Model
 from grader.student_error import TASK_FILES, StudentError
 from grader.submission import Submission, forward, tensor
+from grader.workers import WorkerLost
 
 ENCODER = ("self_attention", "attention_branch", "feed_forward", "feed_forward_branch")
 
@@ -52,7 +53,7 @@ def differences(
         (answer,) = submission.ask(
             forward(model.handle, base, form.call, mode=mode, record=names, dtype=bench.dtype)
         )
-    except StudentError:
+    except (StudentError, WorkerLost):
         return "", {}
     before, after = answer["records"]
     first = ""

@@ -214,7 +214,9 @@ class Plugin:
         if self.current is None or place.group != self.group:
             self._close()
             self.group = place.group
-            self.current = Submission(self._start_worker, self.job.listen)
+            # What an optional part did must not cost a gate its time.
+            start = self.job.start_worker if place.gate else self._start_worker
+            self.current = Submission(start, self.job.listen)
         return self.current
 
     def _start_worker(self) -> Worker:
@@ -228,7 +230,7 @@ class Plugin:
         """The models of gates 1 to 3, which share them and their workers."""
         if self.shared is None:
             self._close()
-            lanes = [Submission(self._start_worker, self.job.listen) for _ in range(LANES)]
+            lanes = [Submission(self.job.start_worker, self.job.listen) for _ in range(LANES)]
             rng = draws.Draws(self.job.seed, BENCHES)
             ask = self.job.expectations.for_check(BENCHES)
             self.shared = Benches(lanes, rng, ask, self.job.settings)

@@ -193,11 +193,6 @@ class Submission:
             self._worker = self._start()
         return self._worker
 
-    @property
-    def current(self) -> Worker | None:
-        """Return the worker that was started last, if there is one."""
-        return self._worker
-
     def renew(self) -> None:
         """Forget everything asked so far: the next question goes to a fresh worker."""
         self.close()

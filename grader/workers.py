@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import shutil
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from grader import frames, sandbox
+from grader.files import written_bytes
 from grader.fork_launcher import ForkLauncher
 from grader.launchers import START_S, Launcher, WorkersUnavailable, clean_environment
 from grader.settings import Limits
@@ -35,19 +35,6 @@ class WorkerLost(Exception):
         super().__init__(detail)
         self.status = status
         self.detail = detail
-
-
-def written_bytes(folder: Path) -> int:
-    """Return the size of the files in `folder` and below it, as far as they can be read."""
-    total = 0
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            with contextlib.suppress(OSError):
-                if entry.is_dir(follow_symlinks=False):
-                    total += written_bytes(Path(entry.path))
-                else:
-                    total += entry.stat(follow_symlinks=False).st_size
-    return total
 
 
 class Ticket(NamedTuple):
@@ -284,7 +271,11 @@ class Workshop:
         plan = self.isolation.plan(tree=tree, scratch=scratch, limits=self.limits)
         worker = Worker(self.launcher, tree, plan, self.limits)
         worker.heed = self.heed
-        worker.hello()
+        try:
+            worker.hello()
+        except BaseException:
+            worker.close()
+            raise
         return worker
 
     def close(self) -> None:

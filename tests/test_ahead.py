@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from grader import ahead, patching, plugin, settings
+from grader.draws import Draws
 from grader.engine import Referee, Request
+from grader.launchers import WorkersUnavailable
 
 LAB = settings.load()
 SHORT = replace(LAB, recipe=replace(LAB.recipe, steps=10, batch_size=16))
@@ -82,3 +86,19 @@ def test_training_that_no_gate_needs_any_more_leaves_no_process(referee, begun, 
     found, _ = graded(referee, patching.SOLUTION, ahead=True)
     assert [gate["status"] for gate in found["gates"]] == ["failed"] + ["blocked"] * 3
     assert len(begun) == 1 and begun[0].closed and workers_below() == before
+
+
+def test_training_given_up_while_its_worker_starts_ends_at_once():
+    begun, wanted = threading.Event(), threading.Event()
+    closed = []
+
+    def start() -> Any:
+        begun.set()
+        assert wanted.wait(10.0)
+        return SimpleNamespace(alive=True, close=lambda: closed.append(True))
+
+    early = ahead.Ahead(start, lambda: None, Draws(1, "gate 4"), SHORT)
+    assert begun.wait(10.0)
+    threading.Timer(0.2, wanted.set).start()
+    early.close()
+    assert closed == [True] and isinstance(early.future.exception(), WorkersUnavailable)

@@ -126,3 +126,11 @@ def test_closed_connection_is_told_apart(ends):
     sender.close()
     with pytest.raises(frames.Closed):
         receiver.receive(0, soon())
+
+
+def test_number_nobody_can_count_to_becomes_infinite():
+    for digits, read in (
+        ("9" * 17, 10**17 - 1),
+        ("-" + "9" * 400, -math.inf),
+    ):
+        assert frames.unpack(digits.encode(), b"") == read

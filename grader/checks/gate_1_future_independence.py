@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,21 +27,35 @@ def test_logits_do_not_depend_on_future_tokens(
 
     def ask(bench: Bench, batches: Pair) -> tuple[Asked, dict[Model, list[Question]]]:
         asked = [(b, changes(rng, b, bench.config.vocab_size)) for b in batches]
-        return asked, {
-            model: [
-                independence.question(bench, model, mode, *pair)
-                for pair in asked
-                for mode in invariance.modes_of(model)
-            ]
-            for model in bench.models
-        }
+        questions: dict[Model, list[Question]] = {m: [] for m in [*bench.models, bench.twin]}
+        for batch, changed in asked:
+            for model, mode in every(bench):
+                questions[model].append(independence.question(bench, model, mode, batch, changed))
+                if independence.prefixes(batch, model, mode):
+                    other = holder(bench, model)
+                    questions[other].append(independence.prefix_question(bench, other, mode, batch))
+        return asked, questions
 
     for found in benches.rounds(ask, seen):
+        bench = found.bench
         answers = {model: iter(given) for model, given in found.answers.items()}
         for batch, changed in found.asked:
-            for model in found.bench.models:
+            for model, mode in every(bench):
                 trial = Trial(found.submission(model), findings, seen)
-                for mode in invariance.modes_of(model):
-                    outputs = next(answers[model])["outputs"]
-                    independence.judge(trial, found.bench, model, mode, batch, changed, outputs)
+                outputs, alone = next(answers[model])["outputs"], []
+                if independence.prefixes(batch, model, mode):
+                    alone = next(answers[holder(bench, model)])["outputs"]
+                independence.judge(trial, bench, model, mode, batch, changed, outputs, alone)
     return seen
+
+
+def every(bench: Bench) -> Iterator[tuple[Model, str]]:
+    """Yield every model with every mode in which it is asked."""
+    for model in bench.models:
+        for mode in invariance.modes_of(model):
+            yield model, mode
+
+
+def holder(bench: Bench, model: Model) -> Model:
+    """Return who is asked for prefixes: the twin of the first model, which never saw whole rows."""
+    return bench.twin if model == bench.models[0] else model

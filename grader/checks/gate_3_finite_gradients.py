@@ -23,6 +23,8 @@ SHORT = ((1, 1, 1), (1, 1, 1))
 MOSTLY_PADDING = ((13, 1, 2), (11, 2, 1))
 LARGE_LOGITS = 1e3
 JOINT_MOVES = 3
+ROWS_MOVED = (4, 9)
+LONGEST, SHORTER = 6, 3
 MOST_PARAMETERS = 512
 
 
@@ -97,17 +99,23 @@ def draw_of(rng: Draws, bench: Bench, source: tuple[int, ...], target: tuple[int
     return Batch(read, source, ids, target, padded=True)
 
 
-def differences(rng: Draws, bench: Bench, lab: Settings, every: list[dict[str, Any]]) -> Question:
-    """Ask for the loss after a few moves of all parameters together."""
+def differences(rng: Draws, bench: Bench, lab: Settings) -> Question:
+    """Ask for the loss after a few moves of all parameters together.
+
+    Over the benches, with and without padding and in both modes.
+    """
+    deep, other_kind = bench.config.num_layers > 1, bench.kind == "decoder_only"
+    rows = int(rng.child("rows").integers((), *ROWS_MOVED))
+    lengths = (LONGEST, *[SHORTER if deep == other_kind else LONGEST] * (rows - 1))
     signs = 2.0 * rng.child("signs").integers((JOINT_MOVES, MOST_PARAMETERS), 0, 2) - 1.0
     return Question(
         "losses_along",
         {
             "model": moved(bench).handle,
-            "call": every[1],
+            "call": lesson(draw_of(rng.child("moved"), bench, lengths, lengths)),
             "step": lab.gradients.step,
             "signs": signs,
-            "mode": "train",
+            "mode": invariance.MODES[not deep],
             "dtype": bench.dtype,
         },
     )
@@ -123,7 +131,7 @@ def test_every_parameter_gets_a_right_gradient(
 
     def ask(bench: Bench, batches: Pair) -> tuple[Asked, dict[Model, list[Question]]]:
         every = lessons(rng, bench, batches)
-        asked = Asked(every, differences(rng, bench, lab, every))
+        asked = Asked(every, differences(rng, bench, lab))
         questions: dict[Model, list[Question]] = {model: [] for model in bench.models}
         for part in schedule(bench):
             questions[part.model].append(part.question(bench, every))

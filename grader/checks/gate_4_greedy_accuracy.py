@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -138,14 +138,23 @@ def judge_trained(
     for padded in (False, True):
         batch = invariance.draw_batch(data.rng.child("trained"), bench, padded=padded)
         changed = independence.changes(data.rng, batch, bench.config.vocab_size)
-        (model,) = bench.models
-        answers = submission.ask(*(
-            independence.question(bench, model, mode, batch, changed) for mode in invariance.MODES
-        ))  # fmt: skip
-        for mode, answer in zip(invariance.MODES, answers, strict=True):
-            outputs = answer["outputs"]
-            independence.judge(trial, bench, model, mode, batch, changed, outputs)
+        for one in (bench, in_float32(bench, data.lab)):
+            (model,) = one.models
+            for mode in invariance.MODES:
+                answer, alone = submission.ask(
+                    independence.question(one, model, mode, batch, changed),
+                    independence.prefix_question(one, model, mode, batch),
+                )
+                independence.judge(trial, one, model, mode, batch, changed, answer["outputs"],
+                                   alone["outputs"])  # fmt: skip
     evidence["trained_largest_forbidden"] = trial.seen["largest_forbidden"]
+
+
+def in_float32(bench: Bench, lab: Settings) -> Bench:
+    """Return the trained model as it was trained, which may do otherwise than in float64."""
+    model = Model(TRAINED, 0, sharpened=False)
+    loose = lab.invariance.tolerance_float32
+    return replace(bench, models=(model,), dtype="float32", tolerance=loose)
 
 
 def restore_for_question(submission: Submission, best: Attempt, data: Sequences) -> Bench:
