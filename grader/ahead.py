@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,9 @@ class Ahead:
         if self.last is not None:
             listen(self.last)
         self.listen = listen
+        while not self.future.done():
+            # A Ctrl-C that comes just before an endless wait would not end it.
+            wait([self.future], timeout=0.5)
         return self.future.result()
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ saved meanwhile ends the round.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import queue
 import signal
 import threading
@@ -82,7 +83,11 @@ class Saves:
 
     def take(self) -> set[str]:
         """Wait for a saved file; return its name and those of others saved with it."""
-        names = {self.names.get()}
+        names: set[str] = set()
+        while not names:
+            # A Ctrl-C that comes just before an endless wait would not end it.
+            with contextlib.suppress(queue.Empty):
+                names.add(self.names.get(timeout=LOOK_MS / 1000))
         while self.waiting:
             names.add(self.names.get())
         return names
