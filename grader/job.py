@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grader import expectations
-from grader.outcomes import FILES, Place, missing_file, policy_diagnosis, task_of
+from grader.outcomes import FILES, Place, is_required, missing_file, policy_diagnosis, task_of
 from grader.policy import Breach
 from grader.result import Diagnosis, Outcome, Status
 from grader.settings import Settings
@@ -41,7 +41,7 @@ class Job:
     @property
     def promising(self) -> bool:
         """Whether every required part has passed: then gate 4 will most likely train."""
-        parts = [o for o in self.outcomes if o.stub and o.stub[0].isdigit()]
+        parts = [o for o in self.outcomes if is_required(o.stub)]
         stubs = {o.stub for o in parts if o.status is Status.PASSED}
         wanted = {stub.id for stub in self.settings.points.stubs}
         return stubs == wanted and all(o.status is Status.PASSED for o in parts)
@@ -81,7 +81,7 @@ class Job:
 
     def _waits_for_part(self) -> Blocked | None:
         for earlier in self.outcomes:
-            if not earlier.stub or not earlier.stub[0].isdigit():
+            if not earlier.stub or not is_required(earlier.stub):
                 continue
             task = task_of(earlier.stub)
             if earlier.status is Status.NOT_IMPLEMENTED:

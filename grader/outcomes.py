@@ -37,7 +37,12 @@ class Place:
         if self.gate:
             return (2, str(self.gate))
         stub = self.stub or ""
-        return (0 if stub[:1].isdigit() else 1, stub)
+        return (0 if is_required(stub) else 1, stub)
+
+
+def is_required(stub: str | None) -> bool:
+    """Tell whether a stub id is that of a required task: "2.1" is, "S1" and "G4" are not."""
+    return (stub or "")[:1].isdigit()
 
 
 def task_of(stub: str) -> str:

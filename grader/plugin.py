@@ -20,6 +20,7 @@ from grader.benches import Benches
 from grader.job import LAST_GATE, Job
 from grader.outcomes import (
     Place,
+    is_required,
     lost_outcome,
     outcome,
     student_outcome,
@@ -114,14 +115,11 @@ class Plugin:
         if why is not None:
             self._record(item, Outcome("", None, None, why[0], why[1], why[2]), 0.0)
             pytest.skip(why[1])
-        if self.training and self.early is None and (place.gate or self._optional(place)):
+        if self.training and not is_required(place.stub):
             self._begin_training()
         self.job.listen(
             {"kind": "start", "check": item.nodeid, "place": place, "title": title(item)}
         )
-
-    def _optional(self, place: Place) -> bool:
-        return not (place.stub or "")[:1].isdigit()
 
     def _begin_training(self) -> None:
         """Let gate 4 train from now on, if everything before the gates has passed."""
@@ -168,7 +166,7 @@ class Plugin:
         return outcome(Status.PASSED, title(item), None, evidence)
 
     def _traced(self, found: Outcome, place: Place) -> Outcome:
-        parts = [o for o in self.job.outcomes if (o.stub or "")[:1].isdigit()]
+        parts = [o for o in self.job.outcomes if is_required(o.stub)]
         return tracing.traced(found, place, parts, self.job.missing, self.functions)
 
     def pytest_exception_interact(self, node: pytest.Item, call: pytest.CallInfo[None]) -> None:
