@@ -5,10 +5,12 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from grader import corpus, mutation, patching, settings
@@ -399,6 +401,10 @@ def test_traps_see_processes(traps: Traps) -> None:
     home = os.fsdecode(traps.referee.workshop.base)
     process = subprocess.Popen(["sleep", "60"], env={"HOME": home}, start_new_session=True)
     try:
+        # The system counts a process as started a moment before it shows its environment.
+        deadline = time.monotonic() + 10.0
+        while not psutil.Process(process.pid).environ() and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert list(traps.sprung()) == [f"left processes running: {process.pid}"]
     finally:
         process.kill()
