@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 
-from grader import gradient_causes
+from grader import gradient_causes, invariance
 from grader.compare import fail
-from grader.draws import PAD
 from grader.influence import Findings, blamed
 from grader.invariance import Bench, Model
 from grader.settings import Settings
@@ -21,9 +19,28 @@ CALLS = (
     "an unpadded batch", "a padded batch", "rows of length 1", "mostly padded rows",
     "logits in the thousands",
 )  # fmt: skip
-ORDINARY = 2
-# A loss in float32 is known to about 1e-7 of itself, the difference to that over the step.
-FLOAT32_ALLOWANCE = 10.0
+ORDINARY = (0, 1)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one model is asked in one mode: which of the lessons, by their places in `CALLS`."""
+
+    model: Model
+    mode: str
+    calls: tuple[int, ...]
+
+    def question(self, bench: Bench, every: list[dict[str, Any]]) -> Question:
+        """Return the question that asks for it, out of all lessons."""
+        return Question(
+            "gradients",
+            {
+                "model": self.model.handle,
+                "calls": [every[i] for i in self.calls],
+                "mode": self.mode,
+                "dtype": bench.dtype,
+            },
+        )
 
 
 @dataclass
@@ -39,8 +56,12 @@ class Learning:
 
 @dataclass(frozen=True)
 class Found:
-    """One model's answer: losses (C,) and gradient norms (C, P), -1 for none, NaN not finite."""
+    """One model's answer: losses (C,) and gradient norms (C, P), -1 for none, NaN not finite.
 
+    `calls` (C,) are places in `CALLS`.
+    """
+
+    calls: tuple[int, ...]
     names: tuple[str, ...]
     sizes: np.ndarray
     frozen: tuple[str, ...]
@@ -54,7 +75,7 @@ class Found:
         return int(self.sizes[inside].sum())
 
     def table(self, call: int) -> dict[str, Any]:
-        """Return the norm of every gradient of one call by name, None where there is none."""
+        """Return the norm of every gradient of one answer by name, None where there is none."""
         norms = self.norms[call]
         return {
             name: None if norm < 0 else float(norm)
@@ -64,26 +85,51 @@ class Found:
     def smallest(self) -> float:
         """Return the smallest norm of an ordinary call, biases aside."""
         kept = [i for i, name in enumerate(self.names) if not name.endswith("bias")]
-        norms = self.norms[:ORDINARY, kept]
-        return float(norms.min(initial=np.inf))
+        return float(self.ordinary()[:, kept].min(initial=np.inf))
+
+    def ordinary(self) -> np.ndarray:
+        """Return the norms of the ordinary calls."""
+        return self.norms[[i for i, call in enumerate(self.calls) if call in ORDINARY]]
 
 
-def read(bench: Bench, model: Model, mode: str, answer: dict[str, Any], calls: int) -> Found:
+def schedule(bench: Bench) -> list[Share]:
+    """Ask the first draw for the ordinary lessons, in turns what else there is to ask.
+
+    The extreme ones go to the first sharpened weights and to the second ordinary ones.
+    """
+    first, *others = bench.models
+    extreme = tuple(i for i in range(len(CALLS)) if i not in ORDINARY)
+    shares = [Share(first, mode, ORDINARY) for mode in invariance.MODES]
+    for model in others:
+        turn = (model.draw + model.sharpened + bench.turn) % 2
+        calls: tuple[int, ...] = (ORDINARY[turn],) if model.draw else ORDINARY
+        if model.draw + model.sharpened == 1:
+            calls += extreme
+        mode = invariance.modes_of(model)[0] if model.draw else invariance.MODES[bench.turn]
+        shares.append(Share(model, mode, calls))
+    return shares
+
+
+def read(
+    bench: Bench, model: Model, mode: str, answer: dict[str, Any], calls: tuple[int, ...]
+) -> Found:
     """Return the answer of the probe `gradients`, whose forms are checked here."""
     names = tuple(str(name) for name in answer["names"])
     losses, norms, sizes = (np.asarray(answer[k]) for k in ("losses", "norms", "sizes"))
-    wanted = ((calls,), (calls, len(names)), (len(names),))
+    wanted = ((len(calls),), (len(calls), len(names)), (len(names),))
     if (losses.shape, norms.shape, sizes.shape) != wanted:
         fail("no_tensor", "training", "the gradients did not come as numbers.",
              "Return a scalar tensor from masked_cross_entropy.")  # fmt: skip
     circumstances = bench.describe(model, mode, padded=False)
     del circumstances["batch"]
-    return Found(names, sizes, tuple(map(str, answer["frozen"])), losses, norms, circumstances)
+    frozen = tuple(map(str, answer["frozen"]))
+    return Found(calls, names, sizes, frozen, losses, norms, circumstances)
 
 
 def judge_finite(found: Found) -> None:
     """Fail on the first loss or gradient that is not finite."""
-    for call, (loss, norms) in enumerate(zip(found.losses, found.norms, strict=True)):
+    for index, (loss, norms) in enumerate(zip(found.losses, found.norms, strict=True)):
+        call = found.calls[index]
         witness = found.circumstances | {"batch": CALLS[call], "loss": float(loss)}
         if not np.isfinite(loss):
             part, advice = "training", (
@@ -102,7 +148,7 @@ def judge_finite(found: Found) -> None:
                 f"({len(bad)} of {len(found.names)} parameters).",
                 "Look for an operation whose value is fine and whose slope is not: a softmax over "
                 "a row of -inf, a root or logarithm of 0, NaN that is masked away afterwards.",
-                witness | {"not_finite": bad, "gradient_norms": found.table(call)},
+                witness | {"not_finite": bad, "gradient_norms": found.table(index)},
             )  # fmt: skip
 
 
@@ -132,7 +178,7 @@ def silent(found: Found, bench: Bench) -> list[str]:
     """
     dead = []
     for column, name in enumerate(found.names):
-        norms = found.norms[:ORDINARY, column]
+        norms = found.ordinary()[:, column]
         weight = f"{name.removesuffix('bias')}weight"
         if name.endswith("bias") and weight in found.names and (norms >= 0).all():
             continue
@@ -158,78 +204,6 @@ def judge_silent(found: Found, bench: Bench, names: list[str], learning: Learnin
         found.circumstances | {
             "parameters": names, "frozen": list(found.frozen),
             "gradient_norms": found.table(0),
-        },
-    )  # fmt: skip
-
-
-def judge_differences(
-    bench: Bench,
-    question: Question,
-    names: Sequence[str],
-    joint: dict[str, Any],
-    learning: Learning,
-) -> None:
-    """Fail when a gradient disagrees with what moving its parameter does to the loss.
-
-    A few moves of all parameters together show that something is wrong; only then is each asked
-    alone.
-    """
-    settings = learning.lab.gradients
-    allowance = FLOAT32_ALLOWANCE if bench.dtype == "float32" else 1.0
-    absolute = settings.absolute_tolerance * allowance
-    signs = question.arguments["signs"]
-    norms, slopes = slopes_of(joint, len(names), len(signs), settings.step)
-    moved = norms > 0
-    signs = np.resize(signs, (len(signs), len(names)))[:, moved]
-    share = np.sqrt(max(1, int(moved.sum())))
-    gap = np.abs(slopes - signs @ norms[moved] / share) * share
-    learning.seen["largest_error"] = max(learning.seen["largest_error"], float(gap.max()))
-    if (gap <= absolute).all():
-        return
-    alone = Question(question.probe, question.arguments | {"signs": None})
-    (answer,) = learning.submission.ask(alone)
-    norms, slopes = slopes_of(answer, len(names), len(names), settings.step)
-    steep = np.maximum(norms, 0.0)
-    ratio = np.abs(slopes - steep) / (settings.relative_tolerance * steep + absolute)
-    ratio = np.nan_to_num(ratio, nan=np.inf)
-    wrong = np.flatnonzero(ratio > 1.0)
-    if len(wrong):
-        explain_wrong(bench, question, list(names), wrong, steep, slopes, ratio, learning)
-
-
-def slopes_of(
-    answer: dict[str, Any], num_parameters: int, num_moves: int, step: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the gradients' norms (P,) and the slope that each move shows (R,)."""
-    norms, ahead, behind = (np.asarray(answer[k]) for k in ("norms", "ahead", "behind"))
-    if norms.shape != (num_parameters,) or not ahead.shape == behind.shape == (num_moves,):
-        fail("no_tensor", "training", "the losses did not come as numbers.",
-             "Return a scalar tensor from masked_cross_entropy.")  # fmt: skip
-    return norms, (ahead - behind) / (2 * step)
-
-
-def explain_wrong(
-    bench: Bench, question: Question, names: list[str], wrong: np.ndarray, steep: np.ndarray,
-    slopes: np.ndarray, ratio: np.ndarray, learning: Learning,
-) -> NoReturn:  # fmt: skip
-    """Fail with the parameter whose gradient is furthest from the finite difference."""
-    worst = int(ratio.argmax())
-    padded = bool((question.arguments["call"]["args"][-1] == PAD).any())
-    part, place = gradient_causes.of_wrong([names[i] for i in wrong], names)
-    advice = f"Look at {place}, for a tensor that goes on without part of its history."
-    known = blamed(learning.findings, ("attention", "residual", "encoder", "decoder", "training"))
-    if known and known.diagnosis:
-        part = known.diagnosis.part
-        advice = f"Task {known.stub} already shows it: {known.diagnosis.cause}"
-    fail(
-        "gradient_wrong", part,
-        f"the gradient of {names[worst]} says the loss changes by {steep[worst]:.4g} per unit "
-        f"step along it, but it changes by {slopes[worst]:.4g}: part of the way to the loss has no "
-        "history.", advice,
-        bench.describe(bench.models[0], question.arguments["mode"], padded=padded) | {
-            "parameter": names[worst], "gradient": float(steep[worst]),
-            "finite_difference": float(slopes[worst]), "ratio": float(ratio[worst]),
-            "wrong": [names[i] for i in wrong], "right": len(names) - len(wrong),
         },
     )  # fmt: skip
 

@@ -5,7 +5,6 @@ All changes of a batch are stacked, so that one call asks them all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from grader import influence, invariance
 from grader.draws import Draws, Ids
 from grader.influence import Findings
-from grader.invariance import Batch, Bench, Model, logits_of
+from grader.invariance import MODES, Batch, Bench, Model, logits_of
 from grader.submission import Question, Submission, forward
 
 RESPONDS = 1e-4
@@ -44,41 +43,43 @@ class Changes:
     alone: int
     several: int
 
-    def calls(self, batch: Batch, model: Model) -> list[dict[str, Any]]:
+    def calls(self, batch: Batch, model: Model, mode: str) -> list[dict[str, Any]]:
         """Return the calls that ask a model for all that is judged of it."""
         found = []
-        for rows in self.pieces(batch, model):
+        for rows in self.pieces(batch, model, mode):
             source = None if self.source is None else self.source[rows]
             found.append(batch.arguments(self.target[rows], source))
         return found
 
-    def pieces(self, batch: Batch, model: Model) -> list[np.ndarray]:
+    def pieces(self, batch: Batch, model: Model, mode: str) -> list[np.ndarray]:
         """Return the rows that each call asks for.
 
-        The first draw is asked one row alone, two together, several, and the rest: some mistakes
-        show at some numbers of rows only. A sharp softmax may hide a source token: nobody asks
-        sharpened weights for it.
+        Some mistakes show at some numbers of rows only. The first draw's ordinary weights are
+        asked one row alone, two together, several and the rest, in eval() with padding and in
+        train() without; in all other circumstances it is asked one of these pieces and the rest.
+        A sharp softmax may hide a source token: nobody asks sharpened weights for it.
         """
         rows, length = batch.target.shape
         every = np.arange(2 * length * rows if model.sharpened else len(self.target))
         if model.draw:
             return [every]
-        few = every[self.alone : self.alone + 3]
-        rest = np.setdiff1d(every, few)
-        return [few[:1], few[1:], rest[: self.several], rest[self.several :]]
-
-    def together(self, batch: Batch, model: Model, outputs: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the logits of all rows in order."""
-        order = np.concatenate(self.pieces(batch, model))
-        return np.asarray(np.concatenate(outputs)[np.argsort(order)])
+        start, training = self.alone, mode == MODES[1]
+        small = [
+            every[start : start + 1], every[start + 1 : start + 3],
+            every[start + 3 : start + 3 + self.several],
+        ]  # fmt: skip
+        if model.sharpened or batch.padded == training:
+            turn = self.several + 2 * model.sharpened + training
+            small = [small[turn % len(small)]]
+        return [*small, np.setdiff1d(every, np.concatenate(small))]
 
 
 def changes(rng: Draws, batch: Batch, vocab_size: int) -> Changes:
     """Leave the batch as it is, change every token, all after every split, every source token."""
     rows, length = batch.target.shape
     # A row whose changed token is not the first: it then has a past that must not move.
-    alone = int(rng.child("alone").integers((), 2 * rows, 2 * length * rows - 3))
     several = int(rng.child("several").integers((), *SEVERAL))
+    alone = int(rng.child("alone").integers((), 2 * rows, 2 * length * rows - 2 - several))
     other = rng.child("other").other_ids(batch.target, vocab_size)
     position = np.arange(length)
     masks = [position == s for s in range(length)]
@@ -99,23 +100,23 @@ def changes(rng: Draws, batch: Batch, vocab_size: int) -> Changes:
 
 def question(bench: Bench, model: Model, mode: str, batch: Batch, changed: Changes) -> Question:
     """Ask a model for the batch among its changes."""
-    return forward(model.handle, *changed.calls(batch, model), mode=mode, dtype=bench.dtype)
+    return forward(model.handle, *changed.calls(batch, model, mode), mode=mode, dtype=bench.dtype)
 
 
 def prefix_question(bench: Bench, model: Model, mode: str, batch: Batch) -> Question:
     """Ask a model for the prefixes of a batch, each alone."""
-    calls = [batch.arguments(batch.target[:, :t]) for t in prefixes(batch, model, mode)]
+    calls = [batch.arguments(batch.target[:, :t]) for t in prefixes(bench, batch, model, mode)]
     return forward(model.handle, *calls, mode=mode, dtype=bench.dtype)
 
 
-def prefixes(batch: Batch, model: Model, mode: str) -> list[int]:
+def prefixes(bench: Bench, batch: Batch, model: Model, mode: str) -> list[int]:
     """Return the lengths of the prefixes that are asked alone, the whole rows first.
 
-    The first draw's ordinary weights are asked the padded batch in eval(), its sharpened ones the
+    Over the benches, ordinary weights are asked the padded batch in eval(), and sharpened ones the
     unpadded batch in train().
     """
-    asked = (False, True, "eval"), (True, False, "train")
-    if model.draw or (model.sharpened, batch.padded, mode) not in asked:
+    sharp = bench.original.sharpened
+    if (model.draw, model.sharpened, batch.padded, mode) != (0, sharp, not sharp, MODES[sharp]):
         return []
     return list(range(batch.target.shape[1], 0, -1))
 
@@ -137,12 +138,12 @@ def judge(
     seen, findings = trial.seen, trial.findings
     rows, length = batch.target.shape
     real = batch.real()
-    pieces = changed.pieces(batch, model)
+    pieces = changed.pieces(batch, model, mode)
     found = [
         logits_of(output, len(piece), length, bench, real[piece % rows])
         for piece, output in zip(pieces, outputs, strict=True)
     ]
-    stacked = changed.together(batch, model, found)
+    stacked = np.concatenate(found)[np.argsort(np.concatenate(pieces))]
     stacked = stacked.reshape(-1, rows, *stacked.shape[1:])
     base = stacked[0]
     moved = np.abs(stacked[1:] - base).max(axis=-1)
@@ -169,7 +170,7 @@ def judge(
         }  # fmt: skip
         influence.explain_leak(trial.submission, bench, model, mode, batch, row, changed.other,
                                witness, findings)  # fmt: skip
-    for t, output in zip(prefixes(batch, model, mode), alone, strict=True):
+    for t, output in zip(prefixes(bench, batch, model, mode), alone, strict=True):
         prefix = logits_of(output, rows, t, bench, real[:, :t])
         gap = float(np.abs(prefix - base[:, :t]).max())
         if gap > bound:

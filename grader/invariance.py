@@ -51,10 +51,19 @@ class Bench:
     trained: bool = False
 
     @property
+    def turn(self) -> int:
+        """Which of two ways this bench is asked where they take turns over the benches: 0 or 1."""
+        return (int(self.config.num_layers > 1) + int(self.kind == "decoder_only")) % 2
+
+    @property
+    def original(self) -> Model:
+        """Return the model that has a twin: in turns, the first draw's ordinary or sharpened."""
+        return self.models[self.turn if self.models[-1].sharpened else 0]
+
+    @property
     def twin(self) -> Model:
-        """Return the first model once more: in another process, it remembers nothing of it."""
-        first = self.models[0]
-        return replace(first, handle=f"{first.handle}-twin", twin=True)
+        """Return `original` once more: in another process, it remembers nothing of it."""
+        return replace(self.original, handle=f"{self.original.handle}-twin", twin=True)
 
     def describe(self, model: Model, mode: str, padded: bool) -> dict[str, Any]:
         """Return the circumstances of a witness."""
@@ -102,6 +111,11 @@ class Batch:
 def modes_of(model: Model) -> tuple[str, ...]:
     """Ask the first draw in both modes and every other in one, half of them in each."""
     return MODES if model.draw == 0 else (MODES[(model.draw + model.sharpened) % 2],)
+
+
+def batches_of(bench: Bench, model: Model) -> tuple[bool, ...]:
+    """Ask the first draw for both batches and every other for one: is it padded?"""
+    return (False, True) if model.draw == 0 else ((model.sharpened + bench.turn) % 2 == 0,)
 
 
 def tile(ids: Ids, rows: int) -> Ids:
@@ -183,7 +197,7 @@ def building(bench: Bench, batch: Batch, rng: Draws, expected: Ask) -> dict[Mode
 
 def trying(bench: Bench, batch: Batch) -> list[Question]:
     """Run the first model once: whether it can run at all shows how it has to be judged."""
-    return [forward(bench.models[0].handle, batch.arguments(), dtype=bench.dtype)]
+    return [forward(bench.models[0].handle, batch.arguments(), mode=MODES[0], dtype=bench.dtype)]
 
 
 def logits_of(
@@ -217,13 +231,16 @@ def pick_logits(value: Any, shape: tuple[int, ...]) -> Any:
 
 
 def determinism(bench: Bench, batch: Batch) -> list[Question]:
-    """Ask the same call twice in eval(), and twice in train()."""
+    """Ask once more for the call that `trying` made, in both modes."""
     handle, call = bench.models[0].handle, batch.arguments()
-    return [forward(handle, call, call, mode=mode, dtype=bench.dtype) for mode in MODES]
+    return [forward(handle, call, mode=mode, dtype=bench.dtype) for mode in MODES]
 
 
 def judge_determinism(bench: Bench, batch: Batch, answers: list[Any], seen: dict[str, Any]) -> None:
-    """Fail when the same call gave different logits, or training mode with dropout 0 others."""
+    """Fail when the same call gave different logits, or training mode with dropout 0 others.
+
+    `answers` are those of `trying` and `determinism`.
+    """
     rows, length = batch.target.shape
     logits = [
         logits_of(value, rows, length, bench, batch.real())
@@ -231,7 +248,7 @@ def judge_determinism(bench: Bench, batch: Batch, answers: list[Any], seen: dict
         for value in answer["outputs"]
     ]
     bound = bench.tolerance * max(1.0, float(np.abs(logits[0]).max()))
-    names = ("a second call in eval()", "a call in train() with dropout 0", "a second one there")
+    names = ("a second call in eval()", "a call in train() with dropout 0")
     for name, other in zip(names, logits[1:], strict=True):
         moved = float(np.abs(other - logits[0]).max())
         seen["repeat_difference"] = max(seen.get("repeat_difference", 0.0), moved)

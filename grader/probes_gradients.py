@@ -54,24 +54,26 @@ def losses_along(
     model: str,
     call: dict[str, Any],
     step: float,
-    signs: Tensor | None,
+    moves: list[dict[str, Any]],
     mode: str,
     dtype: str,
 ) -> dict[str, Any]:
-    """Move the parameters along their gradients, `step` ahead and as far behind.
+    """Move the parameters, `step` ahead and as far behind.
 
     Args:
         session: Holds the model.
         model: Its handle.
         call: What the loss is taken of.
         step: Length of the whole move.
-        signs: (R, N) of 1 and -1: in R moves all P parameters go together, each along its own
-            gradient or against it. None: P moves of one parameter each.
+        moves: Of each, `along` (K,) is what directions are made of, None for each of the P
+            parameters' own gradient; `signs` (R, N) of 1 and -1 says which way each goes in R
+            moves of all together, None asks for P moves of one parameter each.
         mode: "eval" or "train".
         dtype: The model's.
 
     Returns:
-        The gradients' norms (P,) and the losses ahead and behind, (R,) or (P,).
+        The gradients' norms (P,), and for each of `moves` the gradients' products with the
+        directions (P,) and the losses ahead and behind, (R,) or (P,).
     """
     module = session.get(model)
     module.train(mode == "train")
@@ -79,16 +81,45 @@ def losses_along(
     with default_dtype(dtype):
         backward(module, call)
         norms = np.array(norms_of(parameters))
-        ways = np.eye(len(parameters)) if signs is None else to_array(signs)
-        ways = np.resize(ways, (len(ways), len(parameters))) * (norms > 0)
-        ways = ways / np.maximum(1.0, np.sqrt(np.square(ways).sum(axis=1, keepdims=True)))
         kept = [p.detach().clone() for p in parameters]
-        units = [p.grad / n if n > 0 else p for p, n in zip(parameters, norms, strict=True)]
-        sides = [
-            [_loss_at(module, call, parameters, kept, units, way * side) for way in ways]
-            for side in (step, -step)
-        ]
-    return {"norms": norms, "ahead": np.array(sides[0]), "behind": np.array(sides[1])}
+        found: dict[str, list[np.ndarray]] = {"products": [], "ahead": [], "behind": []}
+        for move in moves:
+            units, products = directions(parameters, norms, move["along"])
+            found["products"].append(products)
+            ways = ways_of(move["signs"], norms > 0)
+            for name, side in (("ahead", step), ("behind", -step)):
+                losses = [_loss_at(module, call, parameters, kept, units, way * side)
+                          for way in ways]  # fmt: skip
+                found[name].append(np.array(losses))
+    return {"norms": norms} | found
+
+
+def directions(
+    parameters: list[nn.Parameter], norms: np.ndarray, along: Tensor | None
+) -> tuple[list[Tensor], np.ndarray]:
+    """Return a direction of length 1 for each parameter, and its gradient's product with it (P,).
+
+    Each drawn direction goes on in `along` where the last one ended.
+    """
+    if along is None:
+        pairs = zip(parameters, norms, strict=True)
+        return [p.grad / n if n > 0 else p for p, n in pairs], np.maximum(norms, 0.0)
+    units, products, start = [], [], 0
+    for parameter in parameters:
+        place = torch.arange(start, start + parameter.numel()) % len(along)
+        unit = along[place].reshape(parameter.shape).to(parameter.dtype)
+        units.append(unit / unit.norm().clamp(min=SMALL))
+        gradient = parameter.grad
+        products.append(0.0 if gradient is None else float((gradient * units[-1]).sum()))
+        start += parameter.numel()
+    return units, np.array(products)
+
+
+def ways_of(signs: Tensor | None, moved: np.ndarray) -> np.ndarray:
+    """Return how far each parameter goes in each move, (R, P): every move has length 1."""
+    ways = np.eye(len(moved)) if signs is None else to_array(signs)
+    ways = np.resize(ways, (len(ways), len(moved))) * moved
+    return np.asarray(ways / np.maximum(1.0, np.sqrt(np.square(ways).sum(axis=1, keepdims=True))))
 
 
 def _loss_at(

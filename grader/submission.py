@@ -36,7 +36,12 @@ FORMS: dict[str, dict[str, type | tuple[type, type]]] = {
         "losses": np.ndarray,
         "norms": np.ndarray,
     },
-    "losses_along": {"norms": np.ndarray, "ahead": np.ndarray, "behind": np.ndarray},
+    "losses_along": {
+        "norms": np.ndarray,
+        "products": (list, np.ndarray),
+        "ahead": (list, np.ndarray),
+        "behind": (list, np.ndarray),
+    },
     "train": {"losses": object, "parameters": dict, "buffers": dict},
     "restore": {"parameters": dict},
     "attention_weights": {"weights": list},

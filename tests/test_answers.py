@@ -222,7 +222,7 @@ def run(check: Callable[..., Any], way: dict[str, Any], submission: Submission) 
     """Call the check as the plugin does."""
     rng = Draws(0, check.__name__)
     expected = EXPECTATIONS.for_check(check.__name__)
-    benches = Benches([submission, submission], rng, expected, SHORT)
+    benches = Benches([submission], rng, expected, SHORT)
     given = {"submission": submission, "rng": rng, "lab": SHORT, "findings": [],
              "expected": expected, "before_training": lambda: None, "benches": benches,
              "ahead": None,

@@ -28,34 +28,30 @@ def test_logits_do_not_depend_on_future_tokens(
     def ask(bench: Bench, batches: Pair) -> tuple[Asked, dict[Model, list[Question]]]:
         asked = [(b, changes(rng, b, bench.config.vocab_size)) for b in batches]
         questions: dict[Model, list[Question]] = {m: [] for m in [*bench.models, bench.twin]}
-        for batch, changed in asked:
-            for model, mode in every(bench):
-                questions[model].append(independence.question(bench, model, mode, batch, changed))
-                if independence.prefixes(batch, model, mode):
-                    other = holder(bench, model)
-                    questions[other].append(independence.prefix_question(bench, other, mode, batch))
+        for model, mode, (batch, changed) in every(bench, asked):
+            questions[model].append(independence.question(bench, model, mode, batch, changed))
+            if independence.prefixes(bench, batch, model, mode):
+                # The twin never saw whole rows.
+                alone = independence.prefix_question(bench, bench.twin, mode, batch)
+                questions[bench.twin].append(alone)
         return asked, questions
 
     for found in benches.rounds(ask, seen):
         bench = found.bench
         answers = {model: iter(given) for model, given in found.answers.items()}
-        for batch, changed in found.asked:
-            for model, mode in every(bench):
-                trial = Trial(found.submission(model), findings, seen)
-                outputs, alone = next(answers[model])["outputs"], []
-                if independence.prefixes(batch, model, mode):
-                    alone = next(answers[holder(bench, model)])["outputs"]
-                independence.judge(trial, bench, model, mode, batch, changed, outputs, alone)
+        for model, mode, (batch, changed) in every(bench, found.asked):
+            trial = Trial(found.submission(model), findings, seen)
+            outputs, alone = next(answers[model])["outputs"], []
+            if independence.prefixes(bench, batch, model, mode):
+                alone = next(answers[bench.twin])["outputs"]
+            independence.judge(trial, bench, model, mode, batch, changed, outputs, alone)
     return seen
 
 
-def every(bench: Bench) -> Iterator[tuple[Model, str]]:
-    """Yield every model with every mode in which it is asked."""
-    for model in bench.models:
-        for mode in invariance.modes_of(model):
-            yield model, mode
-
-
-def holder(bench: Bench, model: Model) -> Model:
-    """Return who is asked for prefixes: the twin of the first model, which never saw whole rows."""
-    return bench.twin if model == bench.models[0] else model
+def every(bench: Bench, asked: Asked) -> Iterator[tuple[Model, str, tuple[Batch, Changes]]]:
+    """Yield every model with every mode and batch in which it is asked."""
+    for padded, case in enumerate(asked):
+        for model in bench.models:
+            for mode in invariance.modes_of(model):
+                if padded in invariance.batches_of(bench, model):
+                    yield model, mode, case

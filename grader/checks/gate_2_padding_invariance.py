@@ -40,18 +40,25 @@ class Form:
 class Case:
     """A batch, its forms, and its controls: masks that hide a real token.
 
-    The first draw of weights is asked every form alone in eval(), and the controls where it is not
-    sharpened: a sharp softmax may hide them. Everything else is asked forms that combine several.
+    The first draw's ordinary weights are asked every form alone in eval(), and the controls in both
+    modes: a sharp softmax may hide them. Everything else is asked forms that combine several; later
+    draws for the padded batch, and one of its last two forms, in turns.
     """
 
     batch: Batch
     first: tuple[Form, ...]
     later: tuple[Form, ...]
     controls: tuple[tuple[str, dict[str, Any]], ...]
+    turn: int
 
     def forms(self, model: Model, mode: str) -> tuple[Form, ...]:
         """Return what a model is asked, the batch as it is first."""
-        return self.first if not model.draw and mode == "eval" else self.later
+        if model.draw == 0:
+            return self.first if mode == "eval" and not model.sharpened else self.later
+        if not self.batch.padded:
+            return ()
+        *several, alone, explicit = self.later
+        return (*several, explicit if (model.draw + self.turn) % 2 else alone)
 
     def controls_of(self, model: Model) -> tuple[tuple[str, dict[str, Any]], ...]:
         """Return what must matter to a model."""
@@ -102,6 +109,7 @@ def make_case(rng: Draws, bench: Bench, batch: Batch) -> Case:
         (plain, *columns, *alone, *explicit, overwritten),
         (plain, every, *(alone[1:]), *explicit),
         controls,
+        bench.turn,
     )
 
 
@@ -176,7 +184,9 @@ def judge(
 ) -> None:  # fmt: skip
     """Fail on a form that moved a real logit or the loss, or on a control that moved nothing."""
     batch = case.batch
-    plain, *others = case.forms(model, mode)
+    if not (forms := case.forms(model, mode)):
+        return
+    plain, *others = forms
     outputs, losses = answers
     base = base_logits(bench, batch, next(outputs))
     loss = next(losses, None)

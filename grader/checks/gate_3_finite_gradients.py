@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import gradients, invariance
+from grader import differences, gradients, invariance
 from grader.benches import Benches, Pair
+from grader.differences import Moves
 from grader.draws import BOS, EOS, PAD, Draws, Ids
-from grader.gradients import CALLS, ORDINARY, Found, Learning
+from grader.gradients import ORDINARY, Found, Learning, Share, schedule
 from grader.influence import Findings
 from grader.invariance import Batch, Bench, Model
 from grader.settings import Settings
@@ -22,31 +23,13 @@ from grader.submission import Question, call, handle
 SHORT = ((1, 1, 1), (1, 1, 1))
 MOSTLY_PADDING = ((13, 1, 2), (11, 2, 1))
 LARGE_LOGITS = 1e3
-JOINT_MOVES = 3
+# Moves of all parameters together: along their own gradients, and along drawn directions.
+JOINT_MOVES, DRAWN_MOVES = 2, 1
+# A prime, so that a drawn direction repeats itself in no row or column of a matrix.
+DRAWN = 4093
 ROWS_MOVED = (4, 9)
 LONGEST, SHORTER = 6, 3
 MOST_PARAMETERS = 512
-
-
-@dataclass(frozen=True)
-class Share:
-    """What one model is asked in one mode: the first `calls` of the lessons."""
-
-    model: Model
-    mode: str
-    calls: int
-
-    def question(self, bench: Bench, every: list[dict[str, Any]]) -> Question:
-        """Return the question that asks for it, out of all lessons."""
-        return Question(
-            "gradients",
-            {
-                "model": self.model.handle,
-                "calls": every[: self.calls],
-                "mode": self.mode,
-                "dtype": bench.dtype,
-            },
-        )
 
 
 @dataclass(frozen=True)
@@ -54,22 +37,7 @@ class Asked:
     """What one bench is asked: the lessons, and moves along the gradients."""
 
     lessons: list[dict[str, Any]]
-    moves: Question
-
-
-def schedule(bench: Bench) -> list[Share]:
-    """Ask the first model in both modes, the others in alternating ones; two of them everything."""
-    first, *others = bench.models
-    shares = [Share(first, "eval", ORDINARY), Share(first, "train", len(CALLS))]
-    for index, model in enumerate(others):
-        calls = len(CALLS) if model.sharpened and not model.draw else ORDINARY
-        shares.append(Share(model, invariance.MODES[index % 2], calls))
-    return shares
-
-
-def moved(bench: Bench) -> Model:
-    """Return the ordinary model whose parameters are moved: the one with least to do besides."""
-    return [model for model in bench.models if not model.sharpened][:2][-1]
+    moves: Moves
 
 
 def lessons(rng: Draws, bench: Bench, batches: Pair) -> list[dict[str, Any]]:
@@ -99,25 +67,19 @@ def draw_of(rng: Draws, bench: Bench, source: tuple[int, ...], target: tuple[int
     return Batch(read, source, ids, target, padded=True)
 
 
-def differences(rng: Draws, bench: Bench, lab: Settings) -> Question:
+def moves_of(rng: Draws, bench: Bench, lab: Settings) -> Moves:
     """Ask for the loss after a few moves of all parameters together.
 
     Over the benches, with and without padding and in both modes.
     """
-    deep, other_kind = bench.config.num_layers > 1, bench.kind == "decoder_only"
+    deep = bench.config.num_layers > 1
     rows = int(rng.child("rows").integers((), *ROWS_MOVED))
-    lengths = (LONGEST, *[SHORTER if deep == other_kind else LONGEST] * (rows - 1))
+    lengths = (LONGEST, *[LONGEST if bench.turn else SHORTER] * (rows - 1))
     signs = 2.0 * rng.child("signs").integers((JOINT_MOVES, MOST_PARAMETERS), 0, 2) - 1.0
-    return Question(
-        "losses_along",
-        {
-            "model": moved(bench).handle,
-            "call": lesson(draw_of(rng.child("moved"), bench, lengths, lengths)),
-            "step": lab.gradients.step,
-            "signs": signs,
-            "mode": invariance.MODES[not deep],
-            "dtype": bench.dtype,
-        },
+    drawn = rng.child("directions").uniform((DRAWN_MOVES, DRAWN), -1.0, 1.0)
+    lesson_moved = lesson(draw_of(rng.child("moved"), bench, lengths, lengths))
+    return Moves(
+        bench.models[0], lesson_moved, invariance.MODES[not deep], lab.gradients.step, signs, drawn
     )
 
 
@@ -131,11 +93,11 @@ def test_every_parameter_gets_a_right_gradient(
 
     def ask(bench: Bench, batches: Pair) -> tuple[Asked, dict[Model, list[Question]]]:
         every = lessons(rng, bench, batches)
-        asked = Asked(every, differences(rng, bench, lab))
+        asked = Asked(every, moves_of(rng, bench, lab))
         questions: dict[Model, list[Question]] = {model: [] for model in bench.models}
         for part in schedule(bench):
             questions[part.model].append(part.question(bench, every))
-        questions[moved(bench)].append(asked.moves)
+        questions[asked.moves.model].append(asked.moves.question(bench))
         return asked, questions
 
     try:
@@ -145,9 +107,10 @@ def test_every_parameter_gets_a_right_gradient(
                 learning = Learning(given.submission(part.model), lab, findings, seen, stacks)
                 found = judge(rng, bench, part, given.asked, next(answers[part.model]), learning)
             gradients.judge_growth(bench, found, learning)
-            learning = Learning(given.submission(moved(bench)), lab, findings, seen, stacks)
-            losses = next(answers[moved(bench)])
-            gradients.judge_differences(bench, given.asked.moves, found.names, losses, learning)
+            mover = given.asked.moves.model
+            learning = Learning(given.submission(mover), lab, findings, seen, stacks)
+            losses = next(answers[mover])
+            differences.judge(bench, given.asked.moves, found.names, losses, learning)
     except StudentError as error:
         gradients.explain_error(error)
         raise

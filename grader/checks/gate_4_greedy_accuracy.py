@@ -168,9 +168,11 @@ def trained_benches(submission: Submission, best: Attempt, data: Sequences) -> l
     as_trained = bench(TRAINED, "float32", lab.tolerance_float32)
     values = best.parameters | best.buffers
     question = {"save": "trained-again", "seed": best.seed, "values": values, "dtype": "float64"}
+    batch = invariance.draw_batch(data.rng, precise, padded=True)
     questions = [
         Question("restore", training.setting(data.lab) | question),
-        *invariance.determinism(precise, invariance.draw_batch(data.rng, precise, padded=True)),
+        *invariance.trying(precise, batch),
+        *invariance.determinism(precise, batch),
     ]
     for answer in submission.attempt(*questions):
         if isinstance(answer, StudentError):
