@@ -77,6 +77,9 @@ def parser() -> argparse.ArgumentParser:
     margins.add_argument("--seeds", type=int, default=50, help="seeds for the solution (50)")
     margins.add_argument("--variants", type=int, default=2, help="seeds for each right case (2)")
     margins.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
+    margins.add_argument(
+        "--verified", type=Path, metavar="FILE", help="verify.json: its cases are not trained again"
+    )
     margins.add_argument("--out", type=Path, default=Path("reports/calibrate"))
     margins.add_argument("--write-docs", action="store_true", help="rewrite docs/calibration.md")
     _batch(_instructors(commands, "batch", "grade a class; resumes; writes the gradebook"))

@@ -3,6 +3,7 @@
 `python -m grader calibrate` grades the solution over many seeds in every configuration that can
 solve its task, the right cases of the corpus over some and every wrong case once, and tables what
 the gates measured. Every result is kept as it comes; the same command goes on where it stopped.
+Cases whose trainings `verify` has judged already need not be trained again.
 """
 
 from __future__ import annotations
@@ -162,6 +163,26 @@ def tasks(lab: Settings, seeds: int, variants: int) -> Iterator[Json]:
                "gates": gates}  # fmt: skip
 
 
+def verified(path: Path | None) -> dict[tuple[str, str], Json]:
+    """Return what `verify` kept of the cases whose gate 4 it ran, by kind and name.
+
+    Raises:
+        CorpusError: `path` cannot be read, or is not what `verify` writes.
+    """
+    if path is None:
+        return {}
+    try:
+        results = json.loads(path.read_bytes())["results"]
+        return {
+            (r["kind"], r["name"]): {"score": None, "passed": r["passed"], "gates": r["gates"]}
+            for r in results
+            if r["gates"] and r["gates"][GATES[3]][0] != "blocked"
+        }
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        text = f"{path}: expected the verify.json of this version, got {error!r}"
+        raise corpus.CorpusError(text) from None
+
+
 def kept(path: Path, source: str) -> dict[str, Json]:
     """Read the results that an earlier run with the same code left, by task."""
     found = {}
@@ -235,6 +256,11 @@ def measured(options: argparse.Namespace, lab: Settings, console: Console) -> li
     path.parent.mkdir(parents=True, exist_ok=True)
     source = keys.inputs(lab, contained=True).grader
     known = kept(path, source)
+    done = verified(options.verified)
+    for task in todo:
+        found = done.get((task["kind"], Path(task["case"]).name))
+        if found is not None and task["case"] and task["gates"] == 4 and task["seed"] == 0:
+            known.setdefault(task_key(task), task | found)
     missing = [task for task in todo if task_key(task) not in known]
     with Pool("grader.calibrate", options.jobs) as pool, path.open("a", encoding="utf-8") as file:
         answers = track(pool.map(missing), "grading", total=len(missing), console=console,

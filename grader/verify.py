@@ -81,6 +81,7 @@ class Judge:
         if isinstance(case, Right):
             tree = self._grade(case, case.scope(self.lab.points), given=case.given)
             compare_right(case.loses, tree, case.trains, result)
+            result.keep(tree)
         elif isinstance(case, Hostile):
             self._hostile(case, result)
         elif isinstance(case, Wrong):
@@ -89,6 +90,7 @@ class Judge:
     def _wrong(self, case: Wrong, result: Result) -> None:
         points = self.lab.points
         tree = self._grade(case, case.scope(points))
+        result.keep(tree)
         if case.catch is not None:
             compare_catch(case.catch, tree, result)
         else:

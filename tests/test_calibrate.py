@@ -1,0 +1,60 @@
+"""What `calibrate` keeps of earlier runs, and the rates it states."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grader import calibrate, corpus, margins
+from grader.settings import load
+
+GATES = dict.fromkeys(calibrate.GATES, ["passed", {}])
+
+
+def gates(training: str) -> dict[str, list]:
+    return GATES | {calibrate.GATES[3]: [training, {"attempts": [0.99]}]}
+
+
+def written(path: Path, results: list[dict]) -> Path:
+    path.write_text(json.dumps({"results": results}), encoding="utf-8")
+    return path
+
+
+def result(name: str, training: str) -> dict:
+    return {"kind": "right", "name": name, "passed": True, "gates": gates(training)}
+
+
+def test_cases_that_verify_has_trained_are_not_trained_again(tmp_path):
+    path = written(tmp_path / "verify.json", [result("one", "passed"), result("two", "blocked")])
+    assert set(calibrate.verified(path)) == {("right", "one")}
+    assert calibrate.verified(None) == {}
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"results": [1]}', '{"results": [{"kind": "right"}]}'])
+def test_other_files_than_those_of_verify_are_refused(tmp_path, text):
+    path = tmp_path / "verify.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(corpus.CorpusError, match="expected the verify.json"):
+        calibrate.verified(path)
+    with pytest.raises(corpus.CorpusError, match="expected the verify.json"):
+        calibrate.verified(tmp_path / "none.json")
+
+
+def test_results_of_the_same_code_are_kept_and_a_torn_line_is_not(tmp_path):
+    task = {"kind": "right", "case": "", "configuration": "a", "seed": 0, "gates": 4}
+    path = tmp_path / "results.jsonl"
+    rows = [task | {"source": "now"}, task | {"seed": 1, "source": "old"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"kind": "ri', "utf-8")
+    assert list(calibrate.kept(path, "now")) == [calibrate.task_key(task)]
+
+
+def test_every_configuration_is_graded_under_every_seed():
+    found = [t for t in calibrate.tasks(load(), 50, 1) if t["configuration"]]
+    for name, made in calibrate.CONFIGURATIONS.items():
+        seeds = {t["seed"] for t in found if t["configuration"] == name}
+        assert seeds == set(range(5 if made.large else 50))
+
+
+def test_upper_bound_of_a_rate_is_the_known_one():
+    assert margins.upper_rate(0, 50) == pytest.approx(1 - 0.05 ** (1 / 50))
+    assert margins.upper_rate(1, 1) == 1.0
