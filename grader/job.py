@@ -40,11 +40,10 @@ class Job:
 
     @property
     def promising(self) -> bool:
-        """Whether every required part has passed: then gate 4 will most likely train."""
-        parts = [o for o in self.outcomes if is_required(o.stub)]
-        stubs = {o.stub for o in parts if o.status is Status.PASSED}
-        wanted = {stub.id for stub in self.settings.points.stubs}
-        return stubs == wanted and all(o.status is Status.PASSED for o in parts)
+        """Whether every required part so far has passed: then gate 4 will most likely train."""
+        whole = self.tasks is None and not self.breaches and not self.missing
+        parts = (o for o in self.outcomes if is_required(o.stub))
+        return whole and all(o.status is Status.PASSED for o in parts)
 
     def blocked(self, place: Place, file: str) -> Blocked | None:
         """Return the status, sentence and diagnosis of a check that cannot run, None if it can.

@@ -80,6 +80,19 @@ def test_tree_with_a_failed_part_trains_in_its_turn(referee, begun, tmp_path):
     assert found["gates"][0]["status"] == "failed" and begun == []
 
 
+def test_part_that_fails_later_gives_the_training_up(referee, begun, tmp_path):
+    tree = Path(shutil.copytree(patching.SOLUTION, tmp_path / "tree"))
+    decoder = tree / "transformer" / "decoder.py"
+    text = decoder.read_text(encoding="utf-8")
+    assert text.count("self.final_norm(") >= 1
+    decoder.write_text(text.replace("self.final_norm(", "2.0 * self.final_norm("), "utf-8")
+    before = workers_below()
+    found, _ = graded(referee, tree, ahead=True)
+    assert found["parts"][4]["status"] == "failed" and found["parts"][1]["status"] == "passed"
+    assert len(begun) == 1 and begun[0].closed and workers_below() == before
+    assert found["gates"][3]["status"] == "failed"  # in its turn: ten steps teach little
+
+
 def test_training_that_no_gate_needs_any_more_leaves_no_process(referee, begun, monkeypatch):
     monkeypatch.setattr("grader.independence.RESPONDS", 1e9)  # no model responds that much
     before = workers_below()
