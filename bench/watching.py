@@ -49,7 +49,9 @@ class Watching:
         began = time.perf_counter()
         path.write_text(text, encoding="utf-8")
         task = self.wait_for("task ") - began
-        return {"task": task, "gates": self.wait_for("everything:") - began}
+        gates = self.wait_for("gates 1 to 3:", "everything:") - began
+        self.wait_for("everything:")
+        return {"task": task, "gates": gates}
 
     def close(self) -> None:
         """Press Ctrl-C."""

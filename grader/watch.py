@@ -23,7 +23,7 @@ from rich.text import Text
 
 from grader import checklist, engine, quick
 from grader.intake import IntakeError
-from grader.outcomes import task_of
+from grader.outcomes import is_required, task_of
 from grader.result import Outcome, Status, clean_text
 from grader.settings import Settings
 from grader.terminal import MARKS
@@ -141,10 +141,16 @@ class Watcher:
         return self.tasks is None or stub in self.tasks or task_of(stub) in self.tasks
 
     def round(self, first: list[str], began: float) -> None:
-        """Check the tasks `first`, or all without any, then what builds on them, then gates."""
+        """Check the tasks `first`, or all without any, then what builds on them, then gates.
+
+        After a save with which nothing is known to be wrong, the gates come before what builds on
+        the tasks: they look at all of it at once.
+        """
         every = dict.fromkeys(task_of(s.id) for s in quick.stubs_of(self.lab) if self.wanted(s.id))
         own = [t for t in first if not t.startswith("S")] or first or list(every)
         later = [d for t in own for d in DEPENDENTS.get(t, ()) if d in every]
+        # The save may have mended the cause of any mistake, also where no task says so.
+        later += [t for t in every if t in self.wrong()]
         # What an earlier round did not come to is still owed.
         self.owed = [t for t in dict.fromkeys([*first, *later, *self.owed]) if t not in own]
         self.outcomes = {k: o for k, o in self.outcomes.items() if o.stub}
@@ -153,10 +159,14 @@ class Watcher:
             self.look(own, self.lab.limits.question_s, 0)
             more = bool(self.owed) or self.tasks is None
             self.show(first, began, last=not more)
+            gates_first = self.owed and self.tasks is None and not self.unfinished()
+            if gates_first:
+                self.look([], GATE_QUESTION_S, LAST_GATE)
+                self.show([], began, last=False, what="gates 1 to 3")
             if self.owed:
                 self.look(self.owed, self.lab.limits.question_s, 0)
                 self.owed = []
-            if self.tasks is None:
+            if self.tasks is None and not (gates_first and not self.unfinished()):
                 self.look([], GATE_QUESTION_S, LAST_GATE)
             if more:
                 self.show([], began, last=True)
@@ -166,6 +176,17 @@ class Watcher:
             if not self.superseded:
                 raise
             self.owed = list(dict.fromkeys([*self.owed, *own]))
+
+    def unfinished(self) -> bool:
+        """Tell whether some required task is not known to be right."""
+        required = [o for o in self.outcomes.values() if is_required(o.stub)]
+        return not required or any(o.status is not Status.PASSED for o in required)
+
+    def wrong(self) -> set[str]:
+        """Return the tasks with a mistake in what is written."""
+        idle = (Status.PASSED, Status.NOT_IMPLEMENTED, Status.BLOCKED)
+        found = [o for o in self.outcomes.values() if o.status not in idle]
+        return {task_of(o.stub) for o in found if o.stub}
 
     def look(self, tasks: list[str], question_s: float, gates: int) -> None:
         """Run the checks of `tasks` and of the first `gates` gates."""
@@ -191,7 +212,9 @@ class Watcher:
             self.superseded = True
             raise KeyboardInterrupt
 
-    def show(self, tasks: list[str], began: float, *, last: bool) -> None:
+    def show(
+        self, tasks: list[str], began: float, *, last: bool, what: str = "everything"
+    ) -> None:  # fmt: skip
         """Print the verdict: all of it on a terminal, elsewhere only what is new."""
         seconds = f"{time.monotonic() - began:.2f} s"
         checks = [o.to_json() for o in self.outcomes.values() if o.stub]
@@ -205,9 +228,11 @@ class Watcher:
                 if task_of(row.stub.id) in tasks:
                     word = checklist.WORDS.get(row.speaks["status"], checklist.WRONG)[0]
                     self.say(f"{row.stub.id} {word}: {checklist.explanation(row.speaks)[0]}")
-        else:
+        elif last:
             self.console.print(Group(whole, *self.gates()), soft_wrap=True)
-        what = f"task {', '.join(tasks)}" if tasks else "everything"
+        else:
+            self.console.print(Group(*self.gates()), soft_wrap=True)
+        what = f"task {', '.join(tasks)}" if tasks else what
         since = " after the save" if self.saved else ""
         after = "" if last else "; going on"
         self.say(f"{what}: {seconds}{since}{after}; Ctrl-C ends")

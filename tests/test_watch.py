@@ -157,5 +157,26 @@ def test_dependent_tasks_and_gates_follow_and_a_save_ends_the_round(tmp_path):
         if "gate future_independence" not in found:
             found = one.until("everything: ")
         assert "gate finite_gradients: ok" in found
+        one.save(f"{one.text}# saved\n")  # all of it is right: the gates need not wait
+        assert "gate finite_gradients: ok" in one.until("gates 1 to 3: ")
+        assert "gate finite_gradients: ok" in one.until("everything: ")
+    finally:
+        one.end()
+
+
+def test_task_that_was_wrong_is_looked_at_again_after_any_save(tmp_path):
+    saved = ROOT / "solution" / "transformer" / "residual.py"
+    one = Watched(tmp_path, "3", "S2", "6.1")
+    try:
+        one.until("everything: ")
+        attention = one.tree / "transformer" / "attention.py"
+        text = attention.read_text()
+        one.masks.write_text("def broken(:\n")
+        attention.write_text(text + "\n")
+        assert "S2 wrong" in one.until(VERDICT) + one.until("everything: ")
+        one.masks.write_text(one.text)
+        (one.tree / "transformer" / "residual.py").write_text(saved.read_text() + "\n")
+        found = one.until("everything: ")
+        assert "SyntaxError" not in found.split("Task 3", 1)[-1]
     finally:
         one.end()

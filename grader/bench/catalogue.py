@@ -52,12 +52,12 @@ GRADING = Catalogue(
     ),
     (
         Figure("grade_without_training", "complete grade of the solution (six parts, four gates, "
-               "report), warm, its own training taken off", "grade_warm", "s", Target(2.5, 1.2),
-               value("without_training")),
+               "report), warm, as the command runs it, its own training taken off", "grade_warm",
+               "s", Target(2.5, 1.2), value("without_training")),
         Figure("gates_1_to_3", "gates 1 to 3 together, warm", "grade_warm", "s", Target(1.5, 0.8),
                value("gates")),
-        Figure("referee_overhead", "the same grade, wall time minus the processor time of the "
-               "workers", "grade_warm", "s", Target(1.5), value("overhead")),
+        Figure("referee_overhead", "a grade, one thing after the other: wall time minus the "
+               "processor time of the workers", "grade_warm", "s", Target(1.5), value("overhead")),
         Figure("slowest_part", "one part looked at alone, from the files to the report, warm; the "
                "slowest of six", "parts_warm", "ms", Target(150.0), thousandfold("slowest")),
         Figure("watch_task", "watch: from saving a file to the verdict of its task", "watch", "s",
