@@ -6,7 +6,11 @@ import argparse
 import errno
 import json
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,15 +23,43 @@ if TYPE_CHECKING:
 PASSED, NOT_PASSED, CANNOT_GRADE, GRADER_FAILED = 0, 1, 2, 3
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 STOPPED = 130  # by Ctrl-C, as shells have it
+SIGNALLED = 128  # and this much more than the number of another signal
+ENDING = ("SIGTERM", "SIGHUP")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     options = parser().parse_args(arguments)
     try:
-        return run(options)
+        with stopping() as came:
+            code = run(options)
     except Exception as error:
         return failed(error)
+    return SIGNALLED + came[0] if came and code == STOPPED else code
+
+
+@contextmanager
+def stopping() -> Iterator[list[int]]:
+    """Let a signal that asks to end do as Ctrl-C does, which clears up; yield which one came."""
+    came: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        came.append(number)
+        # Whoever asks twice must not break off the clearing up.
+        if len(came) == 1:
+            raise KeyboardInterrupt
+
+    here = threading.current_thread() is threading.main_thread()
+    named = [getattr(signal, name) for name in ENDING if hasattr(signal, name)]
+    # What nohup has ignored stays ignored.
+    before = [n for n in named if here and signal.getsignal(n) == signal.SIG_DFL]
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield came
+    finally:
+        for number in before:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def failed(error: Exception) -> int:

@@ -7,9 +7,12 @@ import importlib.util
 import os
 from pathlib import Path
 
-EPILOG = """\
-exit codes: 0 passed; 1 graded, not passed; 2 cannot be graded; 3 the grader failed.
-
+CODES = """\
+exit codes: 0 passed; 1 graded, not passed; 2 cannot be graded; 3 the grader failed;
+130 stopped with Ctrl-C, 143 with SIGTERM.
+"""
+EPILOG = f"""\
+{CODES}
 examples:
   python -m grader grade starter
   python -m grader grade submission.zip --out reports/anna
@@ -18,7 +21,8 @@ examples:
 """
 BATCH_EPILOG = """\
 exit codes: 0 every submission was graded; 1 some need a person (ungradable, missing, not graded);
-2 the batch cannot run; 3 the grader failed on some: give the same command again.
+2 the batch cannot run; 3 the grader failed on some: give the same command again;
+130 stopped with Ctrl-C, 143 with SIGTERM: the same command goes on.
 """
 FORMATS = "gradescope, github, classroom, markdown, junit, nbgrader, prairielearn, autolab"
 
@@ -32,7 +36,11 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
-    one = commands.add_parser("grade", help="grade one tree, folder, archive or notebook")
+    one = commands.add_parser(
+        "grade", help="grade one tree, folder, archive or notebook", epilog=CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Run every part and gate; write results.json and report.html into --out.",
+    )  # fmt: skip
     one.add_argument("path", type=Path, help="folder, .zip, .tar.gz or .ipynb with the tree")
     one.add_argument("--out", type=Path, help="folder for results.json (reports/<name>)")
     one.add_argument("--seed", type=int, help="replay a run; default: drawn from the submission")
@@ -96,6 +104,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _batch(command: argparse.ArgumentParser) -> None:
     command.epilog = BATCH_EPILOG
+    command.description = "Grade a class; the same command goes on where it was stopped."
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     command.add_argument("source", type=Path, help="folder or .zip: what the platform handed out")
     command.add_argument("--out", type=Path, required=True, help="folder for results; resumes")

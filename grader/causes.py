@@ -71,7 +71,10 @@ SOURCES: Causes = {
 }  # fmt: skip
 
 MASKS: Causes = {
-    "key_valid_on_queries": ("key_valid hides queries, not keys.", _MASKS),
+    # Where real queries alone are judged, both look the same.
+    "key_valid_on_queries": ("padded keys are attended to: key_valid or query_valid lies along "
+                             "the wrong axis.", "Keys are the last axis of a mask, queries the one "
+                             "before it."),
     "causal_ignored": ("with causal=True the future stays visible.", _MASKS),
     "key_valid_ignored": ("padded keys are attended to.", _MASKS),
     "attention_mask_ignored": ("attention_mask changes nothing.", _MASKS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,10 @@ WORDS = {
     "grader_error": ("our fault", "magenta"),
 }
 WRONG = ("wrong", "red")
+MISSING = ("missing", "red")
 WITNESS_ROWS = 3
+# What keeps a whole file from being used, and says at which line.
+OF_A_FILE = ("import_failed", "circular_import", "forbidden_name")
 # Packages are found where they stand or in a folder around them, as staging finds them.
 HOMES = ("transformer", ".", "*/transformer", "*/*/transformer")
 
@@ -47,6 +51,11 @@ class Row:
     def optional(self) -> bool:
         """Tell whether it is a stretch task."""
         return self.stub.id.startswith("S")
+
+    @property
+    def missing(self) -> bool:
+        """Tell whether its file is not there."""
+        return (self.speaks["diagnosis"] or {}).get("code") == "missing_file"
 
     @property
     def unfinished(self) -> bool:
@@ -96,12 +105,12 @@ def render(found: Sequence[Row], path: Path, *, complete: bool) -> Group:
     """
     lines: list[RenderableType] = []
     task = ""
-    for row in found:
+    for number, row in enumerate(found):
         own = "Stretch, optional" if row.optional else f"Task {row.stub.id.split('.')[0]}"
         if own != task:
             task = own
             lines.append(Text(own if row.optional else f"{own}  {row.stub.file}", style="bold"))
-        lines += _lines(row)
+        lines += _lines(row, echo(row, found[:number]))
     every = [check for row in found for check in row.checks]
     good = sum(check["status"] == "passed" for check in every)
     lines += [
@@ -112,10 +121,29 @@ def render(found: Sequence[Row], path: Path, *, complete: bool) -> Group:
     return Group(*lines)
 
 
-def _lines(row: Row) -> list[RenderableType]:
+def echo(row: Row, before: Sequence[Row]) -> str:
+    """Return in a few words that an earlier row explains this one, or nothing."""
+    speaks = row.speaks
+    for earlier in before:
+        if earlier.done or not speaks["diagnosis"] or not earlier.speaks["diagnosis"]:
+            continue
+        name = f"task {earlier.stub.id}"
+        if speaks["evidence"].get("built_on") == earlier.stub.id:
+            return f"builds on {name}, which does not pass"
+        if speaks["diagnosis"]["cause"] == earlier.speaks["diagnosis"]["cause"]:
+            return f"as {name}"
+        place = witness.place_of_error(speaks["evidence"])
+        if place and place == witness.place_of_error(earlier.speaks["evidence"]):
+            return f"raises at the same line as {name}"
+    return ""
+
+
+def _lines(row: Row, echoed: str) -> list[RenderableType]:
     word, style = WORDS.get(row.speaks["status"], WRONG)
     if row.unfinished:
         word = "unfinished"
+    elif row.missing:
+        word, style = MISSING
     grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     grid.add_column(width=4)
     grid.add_column(width=11)
@@ -124,6 +152,8 @@ def _lines(row: Row) -> list[RenderableType]:
     lines: list[RenderableType] = [Padding(grid, (0, 0, 0, 2))]
     if row.done or row.speaks["status"] == "not_implemented" and not row.speaks["diagnosis"]:
         return lines
+    if echoed:
+        return [*lines, Padding(Text(echoed, style="dim"), (0, 0, 0, 8))]
     lines += [Padding(Text(text), (0, 0, 0, 8)) for text in explanation(row.speaks)]
     bad = sum(check["status"] not in ("passed", "blocked") for check in row.checks)
     if bad > 1:
@@ -136,12 +166,12 @@ def explanation(check: Check) -> list[str]:
     """Return the lines that explain a check: cause, witness, advice."""
     found = check["diagnosis"]
     if not found:
-        return [clean_text(check["summary"])]
-    lines = [clean_text(found["cause"])]
+        return [witness.brief(check["summary"])]
+    lines = [witness.brief(found["cause"])]
     seen = witness.rows(check["evidence"])[:WITNESS_ROWS]
     if check["status"] == "failed" and seen:
         lines.append("seen: " + "; ".join(f"{label} {text}" for label, text in seen))
-    lines.append(f"try: {clean_text(found['advice'])}")
+    lines.append(f"try: {witness.brief(found['advice'])}")
     return lines
 
 
@@ -160,6 +190,11 @@ def next_step(found: Sequence[Row], path: Path, *, complete: bool) -> str:
     row = next((r for r in todo if r.speaks["status"] != "blocked"), todo[0])
     if row.speaks["status"] == "blocked":
         return f"task {row.stub.id} {clean_text(row.speaks['summary'])}: begin there"
+    if row.missing:
+        return f"put {row.stub.file} back where the other task files are (task {row.stub.id})"
+    line_of_file = _line_of_file(row, path)
+    if line_of_file:
+        return f"mend {line_of_file} (task {row.stub.id})"
     source = find(path, row.stub.file)
     function = _function(row, source)
     verb = "write" if row.speaks["status"] == "not_implemented" else "mend"
@@ -169,6 +204,19 @@ def next_step(found: Sequence[Row], path: Path, *, complete: bool) -> str:
     where = row.stub.file if source is None else str(source)
     spot = f", line {line}" if line else ""
     return f"{verb} {function} in {clean_text(where)}{spot} (task {row.stub.id})"
+
+
+def _line_of_file(row: Row, path: Path) -> str:
+    """Return the place that keeps whole files from being used, whichever function it is in."""
+    found = row.speaks["diagnosis"]
+    if not found or found["code"] not in OF_A_FILE:
+        return ""
+    named = re.search(r"([\w/.-]+\.py), line (\d+)", clean_text(found["cause"]))
+    if named is None:
+        return ""
+    source = find(path, named[1].rsplit("/", 1)[-1])
+    where = named[1] if source is None else clean_text(str(source))
+    return f"{where}, line {named[2]}"
 
 
 def find(path: Path, file: str) -> Path | None:
@@ -185,16 +233,20 @@ def _function(row: Row, source: Path | None) -> str:
     if row.speaks["status"] == "not_implemented":
         found = functions(source)
         return next((n for n in names if n in found and _is_stub(found[n])), names[0])
+    found = row.speaks["diagnosis"] or {}
+    if found.get("code") == "constructor_changed":
+        constructors = [f"{n.split('.')[0]}.__init__" for n in names]
+        return next((n for n in constructors if n in functions(source)), names[0])
     text = row.speaks["summary"]
     return next((n for n in names if n.rsplit(".", 1)[-1] in text), names[0])
 
 
 def _line(row: Row, function: str, source: Path | None) -> int | None:
-    """Return the line where the code raised, or the function's own."""
-    raised = witness.place_of_error(row.speaks["evidence"])
-    if raised and raised[0] == row.stub.file:
-        return raised[1]
+    """Return the line where the code raised, if it is in the function, or the function's own."""
     node = functions(source).get(function)
+    for file, line in reversed(witness.frames(row.speaks["evidence"])):
+        if node and file == row.stub.file and node.lineno <= line <= (node.end_lineno or 0):
+            return line
     if node is None and source is not None:
         try:
             ast.parse(source.read_bytes())

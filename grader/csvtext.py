@@ -14,6 +14,8 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
 _LINE_END = re.compile(r"\r\n|\n|\r")
+# Spreadsheets understand, and some programs write, such a first line.
+_SEPARATOR = re.compile(r"\"?sep=([,;\t])\"?(?=[\r\n])")
 
 
 class CsvError(ValueError):
@@ -86,8 +88,10 @@ def read_table(data: bytes, name: str = "the table") -> Table:
         text = data.decode(encoding, "surrogateescape")
     if "\x00" in text:
         raise CsvError(f"{name} is no text: expected a CSV file")
-    delimiter = _delimiter(text)
-    rows = [row for row in _rows(text, delimiter) if any(cell.value.strip() for cell in row)]
+    named = _SEPARATOR.match(text)
+    delimiter = named[1] if named else _delimiter(text)
+    rows = _rows(text, delimiter, named.end() if named else 0)
+    rows = [row for row in rows if any(cell.value.strip() for cell in row)]
     if not rows:
         raise CsvError(f"{name} is empty: expected a CSV file with a row of headings")
     return Table(text, encoding, mark, delimiter, rows)
@@ -95,15 +99,14 @@ def read_table(data: bytes, name: str = "the table") -> Table:
 
 def _delimiter(text: str) -> str:
     """Return the delimiter that splits the headings into most cells."""
-    counts = {d: max(map(len, _rows(text, d, 1)), default=0) for d in ",;\t"}
+    counts = {d: max(map(len, _rows(text, d, most=1)), default=0) for d in ",;\t"}
     return max(counts, key=lambda d: counts[d])
 
 
-def _rows(text: str, delimiter: str, most: int | None = None) -> list[list[Cell]]:
+def _rows(text: str, delimiter: str, at: int = 0, most: int | None = None) -> list[list[Cell]]:
     cell = re.compile(rf'"(?:[^"]|"")*"(?=[{delimiter}\r\n]|\Z)|[^{delimiter}\r\n]*')
     rows: list[list[Cell]] = []
     row: list[Cell] = []
-    at = 0
     while at < len(text) and (most is None or len(rows) < most):
         found = cell.match(text, at)
         assert found is not None  # the second branch matches anything

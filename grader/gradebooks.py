@@ -195,13 +195,11 @@ def is_feedback_zip(items: Iterable[tuple[str, str, Path]], made: Path) -> bool:
             held = {m.filename: (m.file_size, m.CRC) for m in archive.infolist()}
     except (OSError, ValueError, zipfile.BadZipFile):
         return False
-    number = 0
     for prefix, name, path in items:
         content = path.read_bytes()
-        number += 1
-        if held.get(prefix + name) != (len(content), zlib.crc32(content)):
+        if held.pop(prefix + name, None) != (len(content), zlib.crc32(content)):
             return False
-    return number == len(held)
+    return not held
 
 
 def _canvas_column(heads: list[str], assignment: str | None) -> int:
@@ -221,8 +219,8 @@ def _canvas_column(heads: list[str], assignment: str | None) -> int:
 
 def _canvas_extra(values: list[str]) -> bool:
     """Tell whether a row holds points or posting policies, not a student."""
-    policy = all(re.fullmatch(r"(?i)(Muted|Manual Posting.*)?", value) for value in values)
-    return "Points Possible" in values[0] or policy
+    policy = re.compile(r"(?i)(Muted|Manual Posting.*)?")
+    return "Points Possible" in values[0] or all(map(policy.fullmatch, values))
 
 
 def _moodle_columns(
@@ -235,6 +233,8 @@ def _moodle_columns(
         column = heads.index(wanted)
         behind = heads[column + 1 : column + 2]
         return column, column + 1 if behind and _constant(cells[behind[0]]) else None
+    if "Scale" in heads:
+        raise GradebookError("the assignment is graded by a scale in Moodle: expected points")
     if "Grade" in heads:
         return heads.index("Grade"), heads.index(_MAXIMUM) if _MAXIMUM in heads else None
     # Moodle puts the maximum right behind the grade, whatever the language.

@@ -11,7 +11,8 @@ import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from grader.entries import IntakeError, list_entries
+from grader.archives import list_archive
+from grader.entries import Entry, IntakeError, list_entries, only_archive
 from grader.locate import PACKAGE, Found, choose, clean, locate, resembles, some, wanted
 from grader.settings import Settings, Staging
 
@@ -83,7 +84,7 @@ def examine(path: Path, settings: Settings) -> Staged:
 
     Args:
         path: a folder, .zip, .tar.gz, .tgz, .tar or .ipynb with the package at most two folders
-            deep, or with the task files lying loose in one folder.
+            deep, or with the task files lying loose in one folder, or with one of these alone.
         settings: names the task files and the limits.
 
     Raises:
@@ -96,6 +97,9 @@ def examine(path: Path, settings: Settings) -> Staged:
     if not entries:
         raise IntakeError(f"{path} is empty: expected {wanted(tasks)}")
     notes: list[str] = []
+    inner = only_archive(entries)
+    if inner:
+        path, entries = _opened(path, inner, settings.staging, notes)
     found = clean(entries, settings.staging, notes)
     home = locate(path, found, tasks)
     chosen = choose(found, home, notes)
@@ -117,6 +121,19 @@ def examine(path: Path, settings: Settings) -> Staged:
         stretch=stretch,
         weights=tuple(f.path for f in found if f.name.lower().endswith(_WEIGHTS)),
     )
+
+
+def _opened(
+    path: Path, inner: Entry, limits: Staging, notes: list[str]
+) -> tuple[Path, list[Entry]]:
+    """Return the archive within what was handed in, by what it is called, and its entries."""
+    shown = clean([inner], limits, notes)
+    if not shown:
+        raise IntakeError(f"{path} holds one archive, which has no proper name: rename it")
+    notes.append(f"an archive within was opened: {shown[0].path}")
+    inside = path / shown[0].path
+    entries = list_archive(inside, inner.read, limits)
+    return inside, sorted(entries, key=lambda entry: entry.path)
 
 
 def recognise_given(staged: Staged, original: Path) -> Staged:

@@ -95,8 +95,9 @@ def judge_order(seen: Seen) -> None:
     happened = [e["what"] for e in seen.events]
     passes = [e for e in seen.events if e["what"] == "forward"]
     if not passes:
-        wrong("model_not_called", "train never calls the model.", "Look at the body of the loop.",
-              seen.show())  # fmt: skip
+        wrong("model_not_called", "train never calls the model.",
+              "Look at the body of the loop, and at whether something used the batches up before "
+              "it: they can be gone through once.", seen.show())  # fmt: skip
     if not any(e.get("with_gradients") for e in passes):
         wrong("no_gradients_recorded", "the model runs without recording gradients.",
               "Look for no_grad or inference_mode around the loop.", seen.show())  # fmt: skip
@@ -124,8 +125,11 @@ def judge_count(seen: Seen) -> None:
     batches, steps = len(seen.sizes), len(seen.steps)
     if steps != batches:
         word = "more_steps_than_batches" if steps > batches else "fewer_steps_than_batches"
-        wrong(word, f"{batches} batches made {steps} optimiser steps.",
-              "Take exactly one step per batch.", seen.show())  # fmt: skip
+        advice = "Take exactly one step per batch."
+        if steps == 1:
+            advice += " Does something leave the loop after the first, such as a return inside it?"
+        wrong(word, f"{batches} batches made {steps} optimiser step{'s' * (steps != 1)}.",
+              advice, seen.show())  # fmt: skip
     if not read_whole(seen.rows, seen.sizes):
         wrong("batches_not_in_order",
               f"batches of {list(seen.sizes)} rows came, and the model read {seen.rows}.",

@@ -138,6 +138,7 @@ def explain_early_end(error: StudentError, supply: int, steps: int) -> None:
     wrong(
         "early_end_raises",
         f"{supply} of {steps} batches came, and train raised "
-        f"{error.type}: {error.message}", "The batches decide how many steps there are.",
+        f"{error.type}: {error.message}".removesuffix(": "),
+        "The batches decide how many steps there are.",
         {"type": error.type, "message": error.message},
     )  # fmt: skip

@@ -62,7 +62,7 @@ def outcome(
 
 def missing_file(file: str, sentence: str) -> tuple[Status, str, Diagnosis]:
     """Say which task file did not come, and what was found in its place."""
-    advice = f"Hand in {file} under its own name, beside the other files of the package."
+    advice = f"Put {file} back under its own name, beside the other files of the package."
     diagnosis = Diagnosis("missing_file", file.removesuffix(".py"), f"{sentence}.", advice)
     return Status.NOT_IMPLEMENTED, f"{sentence}.", diagnosis
 
@@ -82,10 +82,10 @@ def student_outcome(error: StudentError, place: Place) -> Outcome:
     own = task_of(place.stub) if place.stub else None
     if error.kind == "not_implemented":
         task = str(error.task or place.stub or "")
-        file = FILES.get(task_of(task), "its file")
+        file = f" ({FILES[task_of(task)]})" if task_of(task) in FILES else ""
         if place.stub and (task == place.stub or task_of(task) == own):
-            return outcome(Status.NOT_IMPLEMENTED, f"task {task} is not implemented yet ({file})")
-        return outcome(Status.BLOCKED, f"waits for task {task} ({file})")
+            return outcome(Status.NOT_IMPLEMENTED, f"task {task} is not implemented yet{file}")
+        return outcome(Status.BLOCKED, f"waits for task {task}{file}")
     evidence = {"type": error.type, "message": error.message, "frames": error.frames}
     part = error.part or FILES.get(own or "", "").removesuffix(".py") or "models"
     if error.kind == "out_of_memory":

@@ -52,7 +52,7 @@ class Breach:
     @property
     def cause(self) -> str:
         """Return the sentence that a student reads."""
-        return f"{self.file}, line {self.line} uses {self.name}, which the lab asks you to write"
+        return f"{self.file}, line {self.line} uses {self.name}, which the lab asks you to write."
 
 
 @dataclass

@@ -80,6 +80,7 @@ def to_write(tree: Mapping[str, Any]) -> str:
     undone = [p for p in tree["parts"] if p["status"] == "not_implemented"]
     missing = [p for p in undone if (p["diagnosis"] or {}).get("code") == "missing_file"]
     tasks = [p["task"] for p in undone if p not in missing]
-    found = [f"Still to write: task {', '.join(tasks)}."] if tasks else []
+    word = "task" if len(tasks) == 1 else "tasks"
+    found = [f"Still to write: {word} {', '.join(tasks)}."] if tasks else []
     found += [f"Missing: {', '.join(p['name'] + '.py' for p in missing)}."] if missing else []
     return " ".join(found)

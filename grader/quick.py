@@ -36,7 +36,8 @@ def chosen(tasks: Sequence[str], lab: Settings) -> frozenset[str] | None:
     known = dict.fromkeys([i.split(".")[0] for i in ids] + ids)
     for task in tasks:
         if task not in known:
-            raise IntakeError(f"there is no task {task}; expected one of {', '.join(known)}")
+            hint = f"; for another tree, say --tree {task}" if Path(task).exists() else ""
+            raise IntakeError(f"there is no task {task}; expected one of {', '.join(known)}{hint}")
     return frozenset(tasks) or None
 
 

@@ -267,17 +267,17 @@ def tensor(value: Any, shape: tuple[int, ...], what: str, part: str, kind: str =
     Raises:
         CheckFailed: it is no tensor, has another shape or dtype, or holds NaN or infinity.
     """
-    kinds = {"f": "floating", "b": "bool", "i": "integer"}
+    kinds = {"f": "a floating", "b": "a bool", "i": "an integer"}
     if not isinstance(value, np.ndarray):
-        found = "nothing" if value is None else type(value).__name__
+        found = "None: is a return missing?" if value is None else f"{type(value).__name__}."
         if isinstance(value, dict) and "$object" in value:
-            found = f"a {value['$object']}"
-        raise _wrong("no_tensor", part, f"{what}: expected a tensor, got {found}.")
+            found = f"a {value['$object']}."
+        raise _wrong("no_tensor", part, f"{what}: expected a tensor, got {found}")
     if value.shape != shape:
         raise _wrong("wrong_shape", part, f"{what}: expected shape {shape}, got {value.shape}.")
     if value.dtype.kind != kind:
         raise _wrong(
-            "wrong_dtype", part, f"{what}: expected a {kinds[kind]} tensor, got {value.dtype}."
+            "wrong_dtype", part, f"{what}: expected {kinds[kind]} tensor, got {value.dtype}."
         )
     if kind == "f" and not np.isfinite(value).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from grader.problems import flags, place_of, problems, to_write
 from grader.result import clean_text
+from grader.witness import brief, cut
 
 MARKS = {
     "passed": ("ok", "green"),
@@ -30,6 +31,9 @@ MARKS = {
     "protocol": ("protocol", "red"),
     "grader_error": ("OUR FAULT", "magenta"),
 }
+
+# Longer sentences stand whole below the tables.
+SUMMARY = 240
 
 
 class Progress:
@@ -74,7 +78,9 @@ class Progress:
             self._show()
             if self.bars is None:
                 outcome = event["outcome"]
-                name = outcome.stub or outcome.gate
+                # "G4" of given code would read like gate 4.
+                given = (outcome.stub or "").startswith("G")
+                name = "given code" if given else outcome.stub or outcome.gate
                 self._line(f"{MARKS[str(outcome.status)][0]:>9}  {name}  {event['title']}")
 
     def _show(self) -> None:
@@ -216,7 +222,7 @@ def _table(title: str, entries: list[dict[str, Any]], said: dict[str, str]) -> G
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for number, item in enumerate(entries, 1):
         word, style = MARKS[item["status"]]
-        summary = clean_text(item["summary"]).split("\n")[0]
+        summary = cut(item["summary"].split("\n")[0], SUMMARY)
         if item["evidence"].get("built_on"):
             summary = f"builds on task {item['evidence']['built_on']}, which does not pass"
         elif item["status"] in ("failed", "error"):
@@ -238,8 +244,8 @@ def _problems(tree: Mapping[str, Any]) -> list[Any]:
     checks = [(place_of(e, c), c) for e in entries for c in e["checks"] if c["diagnosis"]]
     rows: list[Any] = []
     for problem in problems(checks):
-        rows.append(Text(f"{problem.where}: {problem.cause}", style="red"))
-        rows.append(Padding(Text(f"look at {problem.file}: {problem.advice}"), (0, 0, 1, 4)))
+        rows.append(Text(f"{problem.where}: {brief(problem.cause)}", style="red"))
+        rows.append(Padding(Text(f"look at {problem.file}: {brief(problem.advice)}"), (0, 0, 1, 4)))
     return rows
 
 

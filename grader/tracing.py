@@ -5,12 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from grader import hints
 from grader.locate import PACKAGE
 from grader.outcomes import Place, missing_file, missing_name
 from grader.result import Diagnosis, Outcome
 
 LACKING = re.compile(rf"cannot import name '(\w+)' from '{PACKAGE}\.(\w+)'")
+
+# Raised by the call itself, which no line of the student's makes.
+OTHER_SIGNATURE = re.compile(r"TypeError: .*\b(argument|arguments)\b")
+SIGNATURE = "Keep the signature of the handout: the checks and the rest of the lab call it so."
+UNSEEN = (
+    "Restore the given constructors. What a plain list or dict holds is no part of a module: "
+    "nn.ModuleList makes it one."
+)
 
 
 def traced(
@@ -32,6 +42,7 @@ def traced(
     known = found.diagnosis
     if known is None:
         return found
+    known = found.diagnosis = explained(known, found.evidence)
     if known.code == "import_failed":
         for file, sentence in missing.items():
             if f"No module named '{PACKAGE}.{file.removesuffix('.py')}'" in known.cause:
@@ -44,6 +55,21 @@ def traced(
     elif place.gate:
         found.diagnosis = beside(known, parts)
     return found
+
+
+def explained(known: Diagnosis, evidence: Mapping[str, Any]) -> Diagnosis:
+    """Return what is known of code that raised, with what its error usually means."""
+    if known.code == "constructor_changed":
+        return replace(known, advice=UNSEEN) if "found no such" in known.cause else known
+    if known.code not in ("raised", "import_failed"):
+        return known
+    # Indentation in what torch says, which is no text to print.
+    known = replace(known, cause=known.cause.replace("\t", "  "))
+    if not evidence.get("frames") and OTHER_SIGNATURE.search(known.cause):
+        return replace(known, advice=SIGNATURE)
+    hint = hints.hint(f"{evidence.get('type')}: {evidence.get('message')}")
+    first = "Mend that line first. " if known.code == "import_failed" else ""
+    return replace(known, advice=first + hint) if hint else known
 
 
 def beside(known: Diagnosis, parts: Sequence[Outcome]) -> Diagnosis:

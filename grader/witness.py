@@ -9,13 +9,14 @@ from typing import Any
 from grader.result import clean_text
 
 LONGEST = 200
+LONGEST_SENTENCE = 500
 MOST_ITEMS = 24
 # Drawn as pictures, or the machine's circumstances rather than the submission's.
 UNTOLD = {
     "influence", "pattern", "difference_per_position", "difference_by_sublayer", "gradient_norms",
     "loss_curve", "accuracy_by_length", "token_accuracy_by_position", "attention", "example",
     "frames", "frozen", "sharpened", "dtype", "weights", "mode", "num_layers", "model", "batch",
-    "trained_largest_forbidden", "generate_disagrees",
+    "trained_largest_forbidden", "generate_disagrees", "built_on", "type", "message",
 }  # fmt: skip
 LABELS = {
     "index": "first place that differs",
@@ -48,7 +49,10 @@ LABELS = {
 def rows(evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what the evidence says in words: (label, text), pictures left to others."""
     found = [
-        (LABELS.get(key, clean_text(key).replace("_", " ")), short(value))
+        (
+            LABELS.get(key, clean_text(key).replace("_", " ")),
+            place(value) if key == "index" else short(value),
+        )
         for key, value in evidence.items()
         if key not in UNTOLD
     ]
@@ -86,6 +90,19 @@ def short(value: Any) -> str:
     return cut(str(value))
 
 
+def place(index: Any) -> str:
+    """Return an index as one writes it, `(0, 2)`; nothing for that of a single number."""
+    if not isinstance(index, list):
+        return short(index)
+    return cut(f"({', '.join(short(i) for i in index)})") if index else ""
+
+
+def brief(text: str) -> str:
+    """Return a sentence for the terminal: cleaned, and cut where a message goes on for pages."""
+    kept = clean_text(text)
+    return kept if len(kept) <= LONGEST_SENTENCE else kept[: LONGEST_SENTENCE - 4] + " ..."
+
+
 def cut(text: str, longest: int = LONGEST) -> str:
     """Return cleaned text on one line, cut where it grows too long."""
     line = " ".join(clean_text(text).split())
@@ -94,12 +111,20 @@ def cut(text: str, longest: int = LONGEST) -> str:
 
 def place_of_error(evidence: Mapping[str, Any]) -> tuple[str, int] | None:
     """Return file name and line of the student's last frame, where code raised."""
-    frames = evidence.get("frames")
-    if not isinstance(frames, list) or not frames or not isinstance(frames[-1], Mapping):
-        return None
-    line = str(frames[-1].get("line", ""))
-    name = str(frames[-1].get("file", "")).rsplit("/", 1)[-1]
-    return (cut(name, 60), int(line)) if line.isdecimal() and len(line) < 7 else None
+    found = frames(evidence)
+    return found[-1] if found else None
+
+
+def frames(evidence: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return file name and line of every frame of the student's, the innermost last."""
+    told = evidence.get("frames")
+    found = []
+    for frame in told if isinstance(told, list) else []:
+        line = str(frame.get("line", "")) if isinstance(frame, Mapping) else ""
+        if line.isdecimal() and len(line) < 7:
+            name = str(frame.get("file", "")).rsplit("/", 1)[-1]
+            found.append((cut(name, 60), int(line)))
+    return found
 
 
 def number(value: Any) -> float:

@@ -35,12 +35,12 @@ def result(masks: bytes) -> dict[str, Any]:
 class Stub:
     """An engine that knows the answers; it remembers what it was asked."""
 
-    def __init__(self, jobs: int = 2, pause_s: float = 0.0) -> None:
+    def __init__(self, jobs: int = 2, pause_s: float = 0.0, contained: bool = True) -> None:
         self.slots = jobs
         self.pause_s = pause_s
         self.asked: list[str] = []
         self.threads = ThreadPoolExecutor(jobs)
-        self.inputs = asdict(keys.inputs(LAB, contained=True))
+        self.inputs = asdict(keys.inputs(LAB, contained=contained))
         self.most_waiting = 0
         self.waiting = 0
 

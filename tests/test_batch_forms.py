@@ -139,11 +139,14 @@ def test_canvas_gradebook_is_filled_and_feedback_named_for_upload(tmp_path, caps
     (tmp_path / "grades.csv").write_bytes(text.encode())
     source = canvas_class(tmp_path / "class")
     words = ("--fill", str(tmp_path / "grades.csv"))
-    code, _ = run(source, tmp_path / "out", *words)
-    assert code == command.CANNOT_RUN
+    code, engine = run(source, tmp_path / "out", *words)
+    assert (code, engine.asked) == (command.CANNOT_RUN, [])
     assert "Lab (42), Essay (43): name one" in capsys.readouterr().err
-    code, engine = run(source, tmp_path / "out", *words, "--column", "Lab")
-    assert (code, engine.asked) == (command.NEEDS_A_PERSON, [])
+    code, engine = run(source, tmp_path / "out", *words, "--column", "Essay")
+    assert (code, engine.asked) == (command.CANNOT_RUN, [])
+    assert "has 10 points in the gradebook and 100 in the lab" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert run(source, tmp_path / "out", *words, "--column", "Lab")[0] == command.NEEDS_A_PERSON
     filled = (tmp_path / "out/upload/grades.csv").read_bytes().decode()
     assert filled == text.replace("S1,,5", "S1,100,5").replace("S1,3,", "S1,34,")
     assert (tmp_path / "grades.csv").read_bytes() == text.encode()
@@ -155,6 +158,15 @@ def test_canvas_gradebook_is_filled_and_feedback_named_for_upload(tmp_path, caps
     ]  # fmt: skip
     late = {row["submission"]: row["late"] for row in book(tmp_path / "out")}
     assert late == {"7": "no", "8": "yes", "9": "no", "11": "no"}
+
+
+def test_gradebook_saved_as_utf_16_is_filled(tmp_path):
+    text = "Student\tID\tSection\tLab (42)\r\n\u00c4na\t7\tS1\t\r\n"
+    (tmp_path / "grades.csv").write_bytes(text.encode("utf-16"))
+    source = canvas_class(tmp_path / "class")
+    run(source, tmp_path / "out", "--fill", str(tmp_path / "grades.csv"))
+    filled = (tmp_path / "out/upload/grades.csv").read_bytes()
+    assert filled == text.replace("S1\t", "S1\t100").encode("utf-16")
 
 
 def test_moodle_worksheet_is_filled(tmp_path):
@@ -171,6 +183,42 @@ def test_moodle_worksheet_is_filled(tmp_path):
     )
     members = zipfile.ZipFile(tmp_path / "out/upload/feedback.zip").namelist()
     assert members == [f"{name}/report.html" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--shard", "1/2", "--merge"), "give --merge when all shards have ended"),
+        (("--shard", "1/2", "--fill", "x.csv"), "give --fill when all shards have ended"),
+        (("--column", "Lab"), "--column names a column of the gradebook that --fill names"),
+    ],
+)
+def test_option_that_would_be_passed_over_is_refused(tmp_path, capsys, words, said):
+    source, out = small_class(tmp_path / "class", anna="x", ben="y"), tmp_path / "out"
+    assert run(source, out, *words)[0] == command.CANNOT_RUN
+    assert said in capsys.readouterr().err and not out.exists()
+
+
+def test_output_where_it_would_be_handed_in_or_cannot_be_is_refused(tmp_path, capsys):
+    source = small_class(tmp_path / "class", anna="x", ben="y")
+    (tmp_path / "file").write_bytes(b"")
+    for out, said in (
+        (source / "out", "would be taken for a submission: choose another --out"),
+        (tmp_path / "file", "cannot be made (File exists): choose another --out"),
+        (tmp_path / "file/out", "cannot be made (Not a directory): choose another --out"),
+    ):
+        code, engine = run(source, out)
+        assert (code, engine.asked) == (command.CANNOT_RUN, [])
+        assert said in capsys.readouterr().err
+    assert sorted(path.name for path in source.iterdir()) == ["anna", "ben"]
+
+
+def test_two_archives_of_one_student_say_which_is_used(tmp_path):
+    old, new = packed(student("x", "old")), packed(student("x", "new"))
+    write(tmp_path / "class", {"ana_7_11_lab.zip": old, "ana_7_12_lab-1.zip": new})
+    _, engine = run(tmp_path / "class", tmp_path / "out")
+    assert engine.asked == ["old"]
+    assert "masks.py came twice: that of lab.zip is used" in book(tmp_path / "out")[0]["notes"]
 
 
 def test_any_other_layout_comes_by_pattern(tmp_path, capsys):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import wait
 from pathlib import Path
 
@@ -25,6 +26,15 @@ sys.path[:0] = [{tests!r}, {root!r}]
 from pathlib import Path
 from batch_cases import Stub, run
 sys.exit(run(Path({source!r}), Path({out!r}), engine=Stub(2, pause_s=0.1))[0])
+"""
+ASKED_TO_END = """
+import sys
+sys.path[:0] = [{tests!r}, {root!r}]
+from batch_cases import Stub
+from grader import __main__ as command_line
+from grader.batch import command
+command.usual_engine = lambda *_: Stub(2, pause_s=0.2, contained=False)
+sys.exit(command_line.main({words!r}))
 """
 # Answers in its own way by what it is asked, as a referee's process might.
 WORKER = """
@@ -109,14 +119,17 @@ def test_referee_that_hangs_is_ended_at_its_budget_and_the_others_go_on(tmp_path
         engine.close()
 
 
-def test_closing_ends_what_is_at_work(tmp_path):
+@pytest.mark.parametrize("waiting", [0, 1, 6])
+def test_closing_ends_what_is_at_work_and_begins_nothing(tmp_path, waiting):
     engine = fleet(tmp_path)
-    hung = [engine.submit(b"hang") for _ in range(2)]
+    began = time.monotonic()
+    hung = [engine.submit(b"hang") for _ in range(2 + waiting)]
     while not all(child.process for child in engine.children):
         time.sleep(0.01)
     pids = [child.process.pid for child in engine.children if child.process]
     engine.close()
-    assert all(future.done() for future in hung)
+    assert all(future.done() for future in hung) and time.monotonic() - began < 30
+    assert [child.process.pid for child in engine.children if child.process] == pids
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
@@ -145,3 +158,50 @@ def test_stopped_by_hand_it_says_so_and_goes_on(tmp_path, capsys):
     kept = len(list((tmp_path / "out").glob("store/*/*.json")))
     code, again = run(source, tmp_path / "out")
     assert code == 0 and 0 < kept and len(again.asked) == len(CLASS) - kept
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_signal_that_asks_to_end_clears_up_and_keeps_what_was_graded(tmp_path, name):
+    source, out = small_class(tmp_path / "class", **CLASS), tmp_path / "out"
+    words = ["batch", str(source), "--out", str(out), "--quiet", "--isolation", "portable"]
+    code = ASKED_TO_END.format(tests=str(HERE), root=str(HERE.parent), words=words)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    wait_for(process, lambda: len(list(out.glob("store/*/*.json"))) >= 3)
+    left = Path((out / ".temporary-whole").read_text().strip())
+    process.send_signal(getattr(signal, name))
+    said = process.communicate()[1].decode()
+    assert process.returncode == 128 + getattr(signal, name)
+    assert "what was graded is kept: the same command goes on" in said
+    assert not left.exists() and not (out / ".temporary-whole").exists()
+    kept = len(list(out.glob("store/*/*.json")))
+    engine = Stub(contained=False)
+    run(source, out, "--isolation", "portable", engine=engine)
+    assert 3 <= kept < len(CLASS) and len(engine.asked) == len(CLASS) - kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_grading_that_is_asked_to_end_leaves_nothing_behind(tmp_path, name):
+    (tmp_path / "tmp").mkdir()
+    words = ["grade", "starter", "--quiet", "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "grader", *words, "--isolation", "portable"], cwd=HERE.parent,
+        env=os.environ | {"TMPDIR": str(tmp_path / "tmp")}, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_for(process, (tmp_path / "out/results.json").exists)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(getattr(signal, name))
+    assert process.wait(60) == 128 + getattr(signal, name)
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert psutil.wait_procs(children, 10)[1] == []
+    assert json.loads((tmp_path / "out/results.json").read_bytes())["complete"] is False
+
+
+def wait_for(process: subprocess.Popen[bytes], came: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not came():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.002)

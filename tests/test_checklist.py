@@ -63,7 +63,7 @@ def test_checklist_shows_every_state_and_the_witness(tmp_path):
         "  1.1   done         padding_mask",
         "  1.2   wrong        causal_mask",
         "        too wide.",
-        "        seen: first place that differs 0 3; expected False; got True",
+        "        seen: first place that differs (0, 3); expected False; got True",
         "        try: Look there.",
         "  1.3   not started  combine_masks",
         "Task 2  attention.py",
@@ -187,3 +187,67 @@ def test_next_fits_the_task_that_was_asked_for(tmp_path, checks, words):
     console.print(checklist.render(found, tmp_path, complete=False))
     assert isinstance(console.file, io.StringIO)
     assert words in console.file.getvalue()
+
+
+def test_what_an_earlier_task_explains_is_said_in_a_few_words(tmp_path):
+    wrong = outcome("1.2", "failed", diagnosis=DIAGNOSIS)
+    frames = [{"file": "transformer/attention.py", "line": "7"}]
+    raised = DIAGNOSIS | {"cause": "line 7: shapes (3,) and (4,)."}
+    text = shown(
+        [
+            wrong,
+            outcome("2.1", "failed", diagnosis=DIAGNOSIS | {"cause": "far off."},
+                    evidence={"built_on": "1.2"}),
+            outcome("2.3", "failed", diagnosis=DIAGNOSIS),
+            outcome("4.1", "error", diagnosis=raised, evidence={"frames": frames}),
+            outcome("4.2", "error", diagnosis=raised | {"cause": "line 7: shapes (5,) and (6,)."},
+                    evidence={"frames": frames}),
+        ],
+        tmp_path,
+    )  # fmt: skip
+    assert "builds on task 1.2, which does not pass" in text and "far off." not in text
+    assert "as task 1.2" in text and text.count("too wide.") == 1
+    assert "raises at the same line as task 4.1" in text and "(5,)" not in text
+
+
+def test_what_no_shown_task_explains_is_said_in_full(tmp_path):
+    row = outcome("2.3", "failed", diagnosis=DIAGNOSIS, evidence={"built_on": "2.1"})
+    assert "too wide." in shown([row], tmp_path)
+
+
+def test_next_never_names_a_line_of_another_function(tmp_path):
+    path = tree(tmp_path, "def causal_mask():\n    return padding_mask()\n\n\ndef padding_mask():\n"
+                "    return 1 / 0\n")  # fmt: skip
+    frames = [{"file": "transformer/masks.py", "line": line} for line in ("2", "6")]
+    row = outcome("1.2", "error", diagnosis=DIAGNOSIS, evidence={"frames": frames})
+    step = checklist.next_step(checklist.rows([row], STUBS), path, complete=True)
+    assert "causal_mask in" in step and "line 2 (task 1.2)" in step
+
+
+@pytest.mark.parametrize("code", ["import_failed", "circular_import", "forbidden_name"])
+def test_next_names_the_line_that_keeps_a_file_from_being_used(tmp_path, code):
+    path = tree(tmp_path, "", "attention.py")
+    found = DIAGNOSIS | {"code": code, "cause": "transformer/attention.py, line 303: no."}
+    row = outcome("2.1", "failed", diagnosis=found)
+    step = checklist.next_step(checklist.rows([row], STUBS), path, complete=True)
+    assert step == f"mend {path / 'transformer' / 'attention.py'}, line 303 (task 2.1)"
+
+
+def test_next_names_the_constructor_that_was_changed(tmp_path):
+    text = "class Encoder:\n    def __init__(self): ...\n\n    def forward(self): ...\n"
+    path = tree(tmp_path, text, "encoder.py")
+    row = outcome("4.2", "failed", diagnosis=DIAGNOSIS | {"code": "constructor_changed"})
+    step = checklist.next_step(checklist.rows([row], STUBS), path, complete=True)
+    assert step.startswith("mend Encoder.__init__ in ") and ", line 2 (task 4.2)" in step
+
+
+def test_endless_message_is_cut(tmp_path):
+    text = shown([outcome("1.2", "error", diagnosis=DIAGNOSIS | {"cause": "A" * 4000})], tmp_path)
+    assert 400 < text.count("A") < 600 and " ..." in text
+
+
+def test_missing_file_is_to_be_put_back(tmp_path):
+    gone = DIAGNOSIS | {"code": "missing_file", "cause": "residual.py is missing."}
+    text = shown([outcome("3.1", "not_implemented", diagnosis=gone)], tmp_path)
+    assert "  3.1   missing      ResidualBranch.forward" in text and "is missing." in text
+    assert "next: put residual.py back where the other task files are (task 3.1)" in text

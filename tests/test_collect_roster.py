@@ -34,6 +34,19 @@ def test_roster_columns_have_many_names() -> None:
     assert read_roster(text.encode()).students == [Student("", ("alee",), "Ann Lee", "ann@x.org")]
 
 
+@pytest.mark.parametrize(
+    ("text", "student"),
+    [
+        ("Identifier,Full name\nParticipant 201,Ann Lee\n", Student("201", (), "Ann Lee")),
+        ("identifier,github_username,name\ns7,alee,Ann\n", Student("", ("s7", "alee"), "Ann")),
+        ("student_username,roster_identifier\nalee,s7\n", Student("", ("s7", "alee"))),
+        ("sep=;\nstudent_id;name\ns7;Ann\n", Student("", ("s7",), "Ann")),
+    ],
+)
+def test_what_platforms_export_serves_as_a_roster(text: str, student: Student) -> None:
+    assert read_roster(text.encode()).students == [student]
+
+
 def test_roster_rows_that_repeat_are_left_out_and_named() -> None:
     text = TEXT + "s7,alee,Ann Lee,ann@x.org\nS11,,Someone Else,\n,,No Id,\n"
     roster = read_roster(text.encode())

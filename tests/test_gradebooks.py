@@ -194,6 +194,7 @@ def test_moodle_grade_column_can_be_named() -> None:
         ("a,b\n1,2\n", "expected a Moodle grading worksheet"),
         (MOODLE.replace("100.00", "10.00"), "has 10.00 points in the gradebook and 100 in the lab"),
         (MOODLE.replace("Grade,Max", "Note,Max").replace("100.00", ""), "which column holds"),
+        (MOODLE.replace("Maximum Grade", "Scale"), "graded by a scale in Moodle"),
     ],
 )
 def test_moodle_refuses_what_is_unclear(text: str, message: str) -> None:
@@ -214,6 +215,14 @@ def test_moodle_refuses_what_is_unclear(text: str, message: str) -> None:
 def test_what_is_no_csv_is_said_to_be_none(data: bytes, message: str) -> None:
     with pytest.raises(CsvError, match=message):
         read_table(data)
+
+
+@pytest.mark.parametrize("line", ["sep=;", '"sep=;"'])
+def test_first_line_that_names_the_separator_is_no_heading(line: str) -> None:
+    text = f"{line}\r\na,b;c\r\n1;2\r\n"
+    table = read_table(text.encode())
+    assert [table.values(row) for row in range(2)] == [["a,b", "c"], ["1", "2"]]
+    assert table.changed({table.rows[1][1]: "9"}) == f"{line}\r\na,b;c\r\n1;9\r\n".encode()
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])

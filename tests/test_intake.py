@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from made_submissions import LAB, STRETCH, TASKS, TREE, lay, noted, tarred, zipped
+from made_submissions import LAB, SMALL, STRETCH, TASKS, TREE, lay, noted, tarred, zipped
 
 from grader import intake, settings
-from grader.intake import Staged
+from grader.intake import IntakeError, Staged
 
 Stage = Callable[..., Staged]
 
@@ -232,3 +232,50 @@ def test_given_files_are_replaced_and_real_changes_noted(stage: Stage, tmp_path:
     assert found == after.files == expected
     assert after.given == frozenset(given)
     assert after.sha256 == before.sha256
+
+
+@pytest.mark.parametrize("outer", ["folder", "a.zip", "a.tar.gz"])
+@pytest.mark.parametrize(
+    "name", ["Lab.ZIP", "work/lab.tar.gz", "a/b/lab.zip", "lab.ipynb", "./lab.zip"]
+)
+def test_archive_within_is_opened_where_it_stands_alone(
+    outer: str, name: str, stage: Stage, tmp_path: Path
+) -> None:
+    made = tmp_path / name.rsplit("/")[-1].lower()
+    if made.suffix == ".ipynb":
+        inner = noted(made, [f"%%writefile {path}\n{text}" for path, text in TREE.items()])
+    else:
+        inner = {".zip": zipped}.get(made.suffix, tarred)(made, TREE)
+    files: dict[str, str | bytes] = {
+        name: inner.read_bytes(), "readme.txt": "hi", "__MACOSX/._lab.zip": "", ".b.zip": "",
+    }  # fmt: skip
+    make = {"folder": lay, "a.zip": zipped}.get(outer, tarred)
+    staged = stage(make(tmp_path / outer, files))
+    assert {path: content.decode().strip() for path, content in staged.files.items()} == {
+        path: text.strip() for path, text in TREE.items()
+    }
+    shown = name.removeprefix("./")
+    assert staged.notes[0] == f"an archive within was opened: {shown}"
+
+
+def test_archive_beside_code_is_left_shut(stage: Stage, tmp_path: Path) -> None:
+    inner = zipped(tmp_path / "old.zip", {n: f"{t}# old" for n, t in TREE.items()}).read_bytes()
+    staged = stage(zipped(tmp_path / "a.zip", {**TREE, "old.zip": inner}))
+    assert {name: content.decode() for name, content in staged.files.items()} == TREE
+    assert not any("opened" in note for note in staged.notes)
+
+
+def test_archives_within_are_opened_one_deep_and_only_if_alone(
+    stage: Stage, tmp_path: Path
+) -> None:
+    tree = zipped(tmp_path / "tree.zip", TREE).read_bytes()
+    twice = zipped(tmp_path / "twice.zip", {"tree.zip": tree}).read_bytes()
+    for files, found in (({"twice.zip": twice}, "tree.zip"), ({"a.zip": tree, "b.zip": tree}, "a")):
+        with pytest.raises(IntakeError, match=f"does not look like this lab.* found {found}"):
+            stage(zipped(tmp_path / "outer.zip", files))
+    with pytest.raises(IntakeError, match=r"outer\.zip/lab\.zip is a RAR archive"):
+        stage(zipped(tmp_path / "outer.zip", {"lab.zip": b"Rar!\x1a\x07\x00"}))
+    with pytest.raises(IntakeError, match="one archive, which has no proper name"):
+        stage(zipped(tmp_path / "outer.zip", {"/lab.zip": tree}))
+    with pytest.raises(IntakeError, match="is larger than"):
+        stage(zipped(tmp_path / "outer.zip", {"lab.zip": bytes(200_000)}), SMALL)

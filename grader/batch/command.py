@@ -15,6 +15,7 @@ from pathlib import Path
 from grader import sandbox, settings
 from grader.batch import book, compare, keys, merge, page, uploads
 from grader.batch.cluster import Cluster
+from grader.batch.earlier import SEEN, seen_lines
 from grader.batch.fleet import Engine, Fleet
 from grader.batch.loop import Loop
 from grader.batch.progress import Shown
@@ -50,11 +51,13 @@ def main(options: argparse.Namespace, engine_of: EngineOf | None = None) -> int:
         engine_of: makes what grades; None = processes here, or the cluster that was named.
     """
     try:
+        refuse_at_odds(options)
         lab = settings.load()
         roster = read_roster(_bytes(options.roster, "roster")) if options.roster else None
         old = compare.load(options.compare) if options.compare else None
         if options.fill:
-            _bytes(options.fill, "gradebook")
+            most = number(Fraction(lab.points.maximum))
+            uploads.check(_bytes(options.fill, "gradebook"), options.column, most)
         collection = collect(options.source, lab, roster, options.pattern)
         shared = keys.inputs(lab, chosen_isolation(options.isolation).contained)
         with Output(options.out, merge.name_of(options.shard) if options.shard else "") as output:
@@ -63,9 +66,9 @@ def main(options: argparse.Namespace, engine_of: EngineOf | None = None) -> int:
                 return batch.shard() if options.shard else batch.whole(roster, old)
             except OSError as error:
                 raise output.unwritable(error) from None
-            except KeyboardInterrupt:
-                print("stopped; what was graded is kept: the same command goes on", file=sys.stderr)
-                return STOPPED
+    except KeyboardInterrupt:
+        print("stopped; what was graded is kept: the same command goes on", file=sys.stderr)
+        return STOPPED
     except (BatchError, CollectError, RosterError, CsvError, GradebookError) as error:
         print(f"cannot grade the class: {error}", file=sys.stderr)
         return CANNOT_RUN
@@ -140,12 +143,35 @@ class Batch:
         lines = self.collection.report.lines()
         self.output.forget_others({one.key for one in self.collection.submissions})
         folder = self.output.folder
+        with replacing(folder / SEEN) as file:
+            file.writelines(seen_lines(self.shared, self.collection.submissions, rows))
         with replacing(folder / STATE) as file:
             file.write(compact({"inputs": vars(self.shared)}))
             file.writelines(rows.lines())
         write_text(folder / "gradebook.csv", book.write(rows))
         write_text(folder / "collection.txt", (f"{line}\n" for line in lines))
         write_text(folder / "index.html", page.render(rows, lines, self.lab))
+
+
+def refuse_at_odds(options: argparse.Namespace) -> None:
+    """Refuse options of which one would be passed over in silence.
+
+    Raises:
+        BatchError: there are such.
+    """
+    later = [name for name in ("merge", "compare", "fill") if getattr(options, name) is not None]
+    if options.shard and later:
+        names = " and ".join(f"--{name}" for name in later)
+        raise BatchError(f"--shard grades its share only: give {names} when all shards have ended")
+    if options.column and not options.fill:
+        raise BatchError(
+            "--column names a column of the gradebook that --fill names: got no --fill"
+        )
+    if options.out.resolve().is_relative_to(options.source.resolve()):
+        raise BatchError(
+            f"{options.out} lies in {options.source}, where it would be taken for a submission: "
+            "choose another --out"
+        )
 
 
 def write_text(path: Path, pieces: Iterable[str]) -> None:

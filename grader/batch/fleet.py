@@ -49,6 +49,8 @@ class Child:
         self.count = 0
         self.late = False
         self.ended = False
+        # Whoever starts a process and whoever ends it for good take turns.
+        self.lock = threading.Lock()
         self.process: subprocess.Popen[bytes] | None = None
 
     def judge(self, task: bytes) -> bytes:
@@ -58,7 +60,7 @@ class Child:
             RuntimeError: the process ended twice without one.
         """
         for _ in range(ATTEMPTS):
-            answer = self._ask(task)
+            answer = b"" if self.ended else self._ask(task)
             if answer:
                 return answer
             if self.ended:
@@ -71,7 +73,10 @@ class Child:
     def _ask(self, task: bytes) -> bytes:
         if self.process is None or self.process.poll() is not None or self.count >= _TASKS_EACH:
             self.close()
-            self._start()
+            with self.lock:
+                if self.ended:
+                    return b""
+                self._start()
         process = self.process
         assert process and process.stdin and process.stdout
         self.count += 1
@@ -120,7 +125,8 @@ class Child:
 
     def kill(self) -> None:
         """End it and everything below it, at once and for good."""
-        self.ended = True
+        with self.lock:
+            self.ended = True
         if self.process is not None and self.process.poll() is None:
             kill_tree(self.process.pid)
 
@@ -168,9 +174,10 @@ class Fleet:
 
     def close(self) -> None:
         """End all processes, those at work too."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
         if self.free.qsize() < self.jobs:
             for child in self.children:
                 child.kill()
-        self.threads.shutdown(cancel_futures=True)
+        self.threads.shutdown()
         for child in self.children:
             child.close()

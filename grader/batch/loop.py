@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from grader.batch import view
+from grader.batch.earlier import READ, ROW, SEEN, Lines, mark, seen_head
 from grader.batch.fleet import Engine
 from grader.batch.keys import Inputs, causes
 from grader.batch.reader import read
@@ -28,8 +26,6 @@ from grader.settings import Settings
 
 # Submissions read ahead of those at work, so that no process waits for the next.
 _AHEAD = 2
-# What a row of an earlier run must have, to be taken over.
-_FIELDS = {"name", "key", "path", "notes", *no_verdict("", "", 0)}
 
 
 class Heard(NamedTuple):
@@ -96,7 +92,8 @@ class Loop:
         self.rows = Rows(output.temporary)
         self.futures: dict[Future[bytes], str] = {}
         self.waiting: dict[str, list[Waiting]] = {}
-        self.old = Earlier(output.folder / STATE)
+        self.old = Lines(output.folder / STATE, ROW)
+        self.seen = Lines(output.folder / SEEN, READ, seen_head(shared))
 
     def run(self, submissions: Sequence[Collected]) -> Rows:
         """Grade what has to be graded; return the rows in the order of the submissions.
@@ -109,7 +106,7 @@ class Loop:
         """
         self.submissions = submissions
         self.rows = Rows(self.output.temporary, len(submissions))
-        with closing(self.old):
+        with closing(self.old), closing(self.seen):
             for place, one in enumerate(submissions):
                 self._begin(place, one)
         while self.futures:
@@ -124,6 +121,11 @@ class Loop:
                 yield f"{self.submissions[place].key},{seconds:.1f}\n"
 
     def _begin(self, place: int, one: Collected) -> None:
+        seen = self.seen.of(one.key)
+        if seen is not None and seen["mark"] == mark(one):
+            inputs = replace(self.shared, submission=seen["submission"])
+            if self._known(Waiting(place, one, tuple(seen["notes"]), inputs)):
+                return
         found = read(one, self.lab, self.output.temporary / "submission")
         if found.staged is None:
             self._trouble(place, one, found.notes, None, "ungradable", found.trouble)
@@ -229,37 +231,3 @@ def heard(
         return None, {}, seconds, words
     trouble = tree["grader_error"] or ("" if tree["complete"] else "the run did not finish")
     return None if trouble else tree, texts, seconds, trouble
-
-
-class Earlier:
-    """The rows that the last run ended with, read as they are asked for: in order of names."""
-
-    def __init__(self, path: Path) -> None:
-        """Open the state of the last run; none, or one that cannot be read, holds no rows."""
-        self.row: Row = {"name": ""}
-        self.file: BinaryIO | None = None
-        with contextlib.suppress(OSError):
-            self.file = open(path, "rb")  # noqa: SIM115 (held open)
-            self.file.readline()
-
-    def of(self, name: str) -> Row | None:
-        """Return the row of `name`; later names only are asked for after it."""
-        while self.file and self.row["name"] < name and self._step():
-            pass
-        return self.row if self.row["name"] == name else None
-
-    def _step(self) -> bool:
-        assert self.file
-        try:
-            found = json.loads(self.file.readline())
-            # The rows of those who handed in nothing come last, and have no name.
-            self.row = found if _FIELDS <= found.keys() and found["name"] else self.row
-            return self.row is found
-        except (OSError, ValueError, AttributeError):
-            return False
-
-    def close(self) -> None:
-        """Close the file, which is about to be replaced."""
-        if self.file:
-            self.file.close()
-        self.file = None

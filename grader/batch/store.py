@@ -4,6 +4,7 @@
     store/<2>/<key>.json        one result; it is there as a whole or not at all
     students/<name>/            results.json and report.html, or message.txt
     batch.jsonl                 one row for each submission, as the last run left it
+    .seen                       what lay there when each was read: untouched, it is not read again
     gradebook.csv, index.html   written last, from these rows
     timings.csv                 seconds of what the last run graded; all else is the same each run
 
@@ -24,6 +25,7 @@ from typing import Any
 
 from grader.batch import view
 from grader.batch.keys import FORMAT
+from grader.collect.gather import NO_ROOM
 from grader.files import UNFINISHED, replace_file
 
 STATE = "batch.jsonl"
@@ -53,7 +55,7 @@ class Output:
         self.others: list[Path] = []
         try:
             check_mark(folder)
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             self._take(".lock", shared=bool(shard))
             if shard:
                 self._take(f".lock-{shard}", shared=False)
@@ -131,9 +133,10 @@ class Output:
 
     def unwritable(self, error: OSError) -> BatchError:
         """Return what to raise when a file cannot be written."""
+        advice = "make room" if error.errno in NO_ROOM else "make that possible"
         return BatchError(
             f"{error.filename or self.folder} cannot be written ({error.strerror or error}): what "
-            "was graded is kept; make room and give the same command again"
+            f"was graded is kept; {advice} and give the same command again"
         )
 
     def student(self, name: str) -> Path:
@@ -173,6 +176,23 @@ class Output:
     ) -> None:
         """Close."""
         self.close()
+
+
+def make_folder(folder: Path) -> None:
+    """Make the output folder where there is none.
+
+    Raises:
+        BatchError: there cannot be one.
+        OSError: the disk is full.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        raise BatchError(
+            f"{folder} cannot be made ({error.strerror or error}): choose another --out"
+        ) from None
 
 
 def check_mark(folder: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from grader.batch.rows import Row, Rows
 from grader.batch.store import Output
 from grader.batch.view import MESSAGE
+from grader.csvtext import read_table
 from grader.files import replace_file, replacing
 from grader.gradebooks import (
     Filled,
@@ -55,13 +56,19 @@ def fill(data: bytes, rows: Iterable[Row], column: str | None) -> Filled:
         CsvError: it is no CSV.
     """
     found = grades(rows)
-    first = data[:4096].decode("utf-8-sig", "replace").split("\n")[0]
-    if "Student" in first or "LastName" in first:
+    if {"Student", "LastName"} & set(read_table(data, "the gradebook").values(0)):
         return fill_canvas(data, found, column)
     try:
         return fill_moodle(data, found, column)
     except GradebookError as error:
         raise GradebookError(f"as Canvas it has no column Student; as Moodle: {error}") from None
+
+
+def check(data: bytes, column: str | None, max_score: int | float) -> None:
+    """Raise what `fill` would, before a class is graded."""
+    nobody = {"platform_id": "", "ids": [], "name": "", "email": ""}
+    row = {"status": "", "score": None, "max_score": max_score, "students": [nobody]}
+    fill(data, [row], column)
 
 
 def write(output: Output, rows: Rows, source: Path | None, column: str | None) -> list[str]:

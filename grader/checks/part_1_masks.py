@@ -99,6 +99,11 @@ def judge_causal(expected: Ask, sizes: tuple[int, int, int], answer: Any) -> Non
         Suspect("causal_offset_ignored", other(0), "it ignores offset.",
                 "Query t stands at position t + offset."),
     ]  # fmt: skip
+    if offset:
+        suspects.append(
+            Suspect("causal_offset_subtracted", other(-offset), "it subtracts offset.",
+                    "Query t stands at position t + offset.")
+        )  # fmt: skip
     if num_queries == num_keys:
         suspects.append(
             Suspect("causal_transposed", want.T, "queries and keys are exchanged: it lets "

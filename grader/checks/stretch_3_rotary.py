@@ -17,6 +17,8 @@ from grader.student_error import StudentError
 from grader.submission import Submission, call, tensor
 from grader.trials import try_modules
 
+# Whose mistakes make cached and uncached decoding differ, whatever the rotation does.
+EARLIER = ("1.2", "1.3", "2.1", "2.2", "2.3", "5.1", "5.2", "5.3", "S1")
 BASE = 100.0
 SHAPE = (2, 3, 5, 14)  # B, H, T, K
 PAIRS = "Look at which two numbers make a pair, and at the sign each of them gets."
@@ -114,21 +116,24 @@ def test_rotary_attention_depends_on_distance_only(
 
 
 @pytest.mark.part("S3")
-def test_rotary_positions_survive_the_cache(submission: Submission, rng: Draws) -> dict[str, Any]:
+def test_rotary_positions_survive_the_cache(
+    submission: Submission, rng: Draws, findings: Findings
+) -> dict[str, Any]:
     """With task S1 done, cached decoding with rotary positions equals uncached decoding."""
     shape = ProbeConfig(vocab_size=11, d_model=12, num_heads=2, d_ff=7, num_layers=2, max_len=13,
                         positions="rope", rope_cross=True)  # fmt: skip
     found: dict[str, list[float]] = {}
     try:
         for kind in ("decoder_only", "seq2seq"):
-            with built_on("decoder" if found else "attention", []):
+            with built_on("decoder" if found else "attention", findings, *EARLIER):
                 found[f"{kind}, rope"] = stepwise.gaps(submission, rng.child(kind), kind, shape)
     except StudentError as error:
         if error.kind == "not_implemented" and error.task == "S1":
             return {"skipped": "task S1 is not implemented"}
         raise
     trouble = stepwise.describe(found)
-    if trouble:
-        fail("cached_differs", trouble.part, trouble.text, "Look at which position a new token "
-             "has when it is rotated.", trouble.evidence)  # fmt: skip
+    with built_on("attention", findings, *EARLIER):
+        if trouble:
+            fail("cached_differs", trouble.part, trouble.text, "Look at which position a new token "
+                 "has when it is rotated.", trouble.evidence)  # fmt: skip
     return {"largest_difference": max(max(steps) for steps in found.values())}

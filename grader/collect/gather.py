@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import NamedTuple
 from grader.collect.layouts import Claim, Layout, stem_of
 from grader.collect.model import Collected, Piece, Report, Student, digest, one_line, safe_key
 from grader.collect.source import Source
+from grader.collect.stamps import stamp
 from grader.entries import IntakeError, list_entries
 from grader.settings import Settings
 
@@ -101,9 +103,12 @@ def _resolve(
     points = settings.points
     expected = {s.file for s in points.stubs} | {s.file for s in points.stretch}
     pieces = []
+    lying = []
     notes = list(one.notes)
+    began = time.time_ns()
     for claim in files:
-        found = source.pieces(claim.path)
+        found, stamps = source.held(claim.path)
+        lying.append((claim.target, stamps))
         if claim.target:
             target = _original(claim.target, expected)
             if target != claim.target:
@@ -127,9 +132,9 @@ def _resolve(
         pieces = [piece for piece in pieces if piece not in containers]
     elif only and only.target and not containers:
         here = None
-    if here:
-        return replace(one, path=here, notes=tuple(notes))
-    return replace(one, pieces=tuple(pieces), notes=tuple(notes))
+    left = () if here else tuple(pieces)
+    mark = stamp(lying, began)
+    return replace(one, path=here, pieces=left, notes=tuple(notes), stamp=mark)
 
 
 def _original(name: str, expected: set[str]) -> str:
@@ -216,9 +221,10 @@ class _Writer:
         self.left = _ROOM * settings.staging.max_total_kib * 1024
         self.count = 0
         self.notes: list[str] = []
+        self.origins: dict[Path, str] = {}
 
-    def write(self, piece: Piece, suffix: str = "") -> Path:
-        """Write one file below the folder called as the submission."""
+    def write(self, piece: Piece, suffix: str = "", origin: str = "the loose file") -> Path:
+        """Write one file below the folder called as the submission; `origin` is whence it comes."""
         self.count += 1
         try:
             content = piece.read(self.left + 1)
@@ -236,9 +242,11 @@ class _Writer:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists() and path.read_bytes() != content:
-                self.notes.append(f"{one_line(piece.path)} came twice: the loose file is used")
+                which = self.origins.get(path, "the first")
+                self.notes.append(f"{one_line(piece.path)} came twice: {which} is used")
             else:
                 path.write_bytes(content)
+                self.origins[path] = origin
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise
@@ -256,4 +264,4 @@ class _Writer:
         kept, refused = _safe(pieces)
         self.notes += refused
         for piece in kept:
-            self.write(piece)
+            self.write(piece, origin=f"that of {one_line(container.path)}")

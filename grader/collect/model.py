@@ -60,6 +60,7 @@ class Collected:
         late: True or False where the platform says so, else None.
         notes: sentences on how it was collected.
         upload: prefix of a feedback file's name in this platform's upload, or "".
+        stamp: another one after every change of what was handed in, "" where nothing tells.
     """
 
     key: str
@@ -69,6 +70,7 @@ class Collected:
     late: bool | None = None
     notes: tuple[str, ...] = ()
     upload: str = ""
+    stamp: str = ""
 
     @property
     def who(self) -> str:

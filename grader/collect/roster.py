@@ -12,13 +12,17 @@ from grader.matching import match, name_key
 
 _HEADS = {
     "platform_id": ("canvasid", "moodleid", "platformid"),
-    "id": ("studentid", "id", "sid", "idnumber", "studentnumber", "sisuserid", "matriculation"),
-    "login": ("username", "login", "loginid", "sisloginid", "githubusername", "githubid", "user"),
+    "id": ("studentid", "id", "sid", "idnumber", "studentnumber", "sisuserid", "matriculation",
+           "rosteridentifier", "identifier"),
+    "login": ("username", "login", "loginid", "sisloginid", "githubusername", "studentusername",
+              "githubid", "user"),
     "name": ("name", "fullname", "student", "studentname"),
     "first": ("firstname", "givenname", "first"),
     "last": ("lastname", "surname", "familyname", "last"),
     "email": ("email", "emailaddress", "mail"),
-}
+}  # fmt: skip
+# What stands in a Moodle grading worksheet: Participant 123, the word in the site's language.
+_NUMBERED = re.compile(r"[^\d\s][^\d]*\s(\d+)")
 
 
 class RosterError(ValueError):
@@ -79,6 +83,9 @@ def read_roster(data: bytes) -> Roster:
 
 
 def _student(cells: dict[str, str]) -> Student:
+    numbered = _NUMBERED.fullmatch(cells["id"])
+    if numbered and not cells["platform_id"]:
+        cells = cells | {"platform_id": numbered[1], "id": ""}
     name = cells["name"] or f"{cells['first']} {cells['last']}".strip()
     ids = tuple(filter(None, (cells["id"], cells["login"])))
     return Student(cells["platform_id"], ids, name, cells["email"])

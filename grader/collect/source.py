@@ -9,10 +9,11 @@ import stat
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from grader.collect.model import CollectError, Piece
 from grader.entries import list_entries
+from grader.entry import stamp_of
 from grader.settings import Staging
 
 # A class of 10,000 with 50 files each; more is no class.
@@ -21,6 +22,13 @@ JUNK = frozenset({
     "__MACOSX", "Thumbs.db", "desktop.ini", "__pycache__", ".DS_Store", ".git", ".gitignore",
     ".ipynb_checkpoints", ".venv", ".idea", ".vscode",
 })  # fmt: skip
+
+
+class Held(NamedTuple):
+    """The files below a path, and stamps of all that lies there, links and pipes too."""
+
+    pieces: list[Piece]
+    stamps: list[tuple[str, tuple[int, ...]]]
 
 
 class Source(Protocol):
@@ -37,7 +45,7 @@ class Source(Protocol):
     def files(self) -> Iterator[str]:
         """Yield the paths of all files."""
 
-    def pieces(self, path: str) -> list[Piece]:
+    def held(self, path: str) -> Held:
         """Return the files of a folder, by paths within it, or the one file, by its name."""
 
     def has(self, path: str) -> bool:
@@ -87,8 +95,8 @@ class FolderSource:
                 if not is_junk(name) and stat.S_ISREG(path.lstat().st_mode):
                     yield path.relative_to(self.root).as_posix()
 
-    def pieces(self, path: str) -> list[Piece]:
-        """Return the files below `path`.
+    def held(self, path: str) -> Held:
+        """Return what lies below `path`.
 
         Raises:
             IntakeError: the folder cannot be read, or holds more than a submission may.
@@ -96,8 +104,10 @@ class FolderSource:
         here = self.root / path
         if here.is_dir():
             found = list_entries(here, self.limits)
-            return [Piece(entry.path, entry.read) for entry in found if entry.kind == "file"]
-        return [Piece(here.name, functools.partial(_read_file, here))]
+            pieces = [Piece(entry.path, entry.read) for entry in found if entry.kind == "file"]
+            return Held(pieces, [(entry.path, entry.stamp) for entry in found])
+        stamps = [(here.name, stamp_of(here.lstat()))]
+        return Held([Piece(here.name, functools.partial(_read_file, here))], stamps)
 
     def has(self, path: str) -> bool:
         """Tell whether something lies there."""
@@ -127,7 +137,8 @@ class ZipSource:
         self.members: dict[str, int]
         self.folders: dict[str, list[str]]
         try:
-            members = open_zip(path).infolist()
+            self.stamp = stamp_of(path.stat())
+            members = open_zip(path, self.stamp).infolist()
         except Exception as error:  # zipfile raises whatever a malformed field provokes
             raise CollectError(f"{path} is no zip that can be read: {error}") from None
         if len(members) > MOST_MEMBERS:
@@ -168,24 +179,25 @@ class ZipSource:
         """Yield the paths of all files."""
         return iter(self.members)
 
-    def pieces(self, path: str) -> list[Piece]:
+    def held(self, path: str) -> Held:
         """Return the files below `path`."""
         if path in self.members:
-            return [Piece(path.rsplit("/", 1)[-1], self._reader(path))]
+            return Held([Piece(path.rsplit("/", 1)[-1], self._reader(path))], self._stamps([path]))
         prefix = f"{path}/"
         top = self.folders.get(path.split("/")[0], [])
-        return [
-            Piece(name.removeprefix(prefix), self._reader(name))
-            for name in top
-            if name.startswith(prefix)
-        ]
+        names = [name for name in top if name.startswith(prefix)]
+        pieces = [Piece(name.removeprefix(prefix), self._reader(name)) for name in names]
+        return Held(pieces, self._stamps(names))
 
     def _reader(self, name: str) -> functools.partial[bytes]:
-        return functools.partial(_read_member, self.path, self.members[name])
+        return functools.partial(_read_member, self.path, self.stamp, self.members[name])
+
+    def _stamps(self, names: list[str]) -> list[tuple[str, tuple[int, ...]]]:
+        return [("", self.stamp), *((f"{self.members[name]} {name}", ()) for name in names)]
 
     def has(self, path: str) -> bool:
         """Tell whether a file or a folder lies there."""
-        return path in self.members or bool(self.pieces(path))
+        return path in self.members or bool(self.held(path).pieces)
 
     def location(self, path: str) -> Path | None:
         """Return None: nothing lies on disk."""
@@ -193,13 +205,14 @@ class ZipSource:
 
 
 @functools.lru_cache(maxsize=2)
-def open_zip(path: Path) -> zipfile.ZipFile:
+def open_zip(path: Path, stamp: tuple[int, ...]) -> zipfile.ZipFile:
     """Return the zip, open for reading; the directory of a large one is read once only."""
+    assert stamp  # tells a zip from another that took its place
     return zipfile.ZipFile(path)
 
 
-def _read_member(path: Path, index: int, size: int) -> bytes:
-    archive = open_zip(path)
+def _read_member(path: Path, stamp: tuple[int, ...], index: int, size: int) -> bytes:
+    archive = open_zip(path, stamp)
     with archive.open(archive.infolist()[index]) as file:
         return file.read(size)
 

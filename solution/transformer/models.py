@@ -56,7 +56,8 @@ class Seq2SeqTransformer(nn.Module):
         require_tokens("source", valid)
         length = source.shape[1]
         x = self.source_positions(self.source_embedding(source))  # (B, S, D)
-        return self.encoder(x, valid, self.source_positions.score_bias(length, length))
+        memory: Tensor = self.encoder(x, valid, self.source_positions.score_bias(length, length))
+        return memory
 
     def decode(
         self,
@@ -103,7 +104,8 @@ class Seq2SeqTransformer(nn.Module):
         )
         if self.output_projection is None:
             return nn.functional.linear(x, self.target_embedding.weight)
-        return self.output_projection(x)
+        logits: Tensor = self.output_projection(x)
+        return logits
 
     def forward(
         self,
@@ -200,7 +202,8 @@ class DecoderOnlyTransformer(nn.Module):
         )
         if self.output_projection is None:
             return nn.functional.linear(x, self.token_embedding.weight)
-        return self.output_projection(x)
+        logits: Tensor = self.output_projection(x)
+        return logits
 
 
 def token_validity(ids: Tensor, valid: Tensor | None, pad_id: int | None) -> Tensor:

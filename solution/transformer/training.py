@@ -138,7 +138,7 @@ def make_scheduler(optimizer: Optimizer, recipe: TrainingRecipe) -> LRScheduler:
         if step < warmup:
             return (step + 1) / (warmup + 1)
         left = max(0.0, (recipe.steps - step) / (recipe.steps - warmup))
-        return left**recipe.decay_power
+        return float(left**recipe.decay_power)
 
     return LambdaLR(optimizer, share_of_peak)
 

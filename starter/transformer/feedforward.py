@@ -46,4 +46,5 @@ class FeedForward(nn.Module):
             hidden = self.activation(hidden)
         else:
             hidden = self.activation(self.gate_projection(x)) * hidden
-        return self.dropout(self.output_projection(self.dropout(hidden)))
+        out: Tensor = self.dropout(self.output_projection(self.dropout(hidden)))
+        return out

@@ -96,7 +96,7 @@ def exact_match(generated: Tensor, answers: Sequence[Sequence[int]], eos_id: int
         row[: len(answer) + 1] == [*answer, eos_id]
         for row, answer in zip(generated.tolist(), answers, strict=True)
     )
-    return right / len(answers)
+    return float(right / len(answers))
 
 
 def _judge(predicted: Tensor, targets: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:
