@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     margins.add_argument("--variants", type=int, default=2, help="seeds for each right case (2)")
     margins.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
     margins.add_argument(
-        "--verified", type=Path, metavar="FILE", help="verify.json: its cases are not trained again"
+        "--verified", type=Path, metavar="FILE", help="verify.json: its cases are not graded again"
     )
     margins.add_argument("--out", type=Path, default=Path("reports/calibrate"))
     margins.add_argument("--write-docs", action="store_true", help="rewrite docs/calibration.md")

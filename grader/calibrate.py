@@ -1,9 +1,9 @@
 """How far each threshold is from the nearest right and the nearest wrong submission.
 
-`python -m grader calibrate` grades the solution over many seeds in every configuration that can
-solve its task, the right cases of the corpus over some and every wrong case once, and tables what
-the gates measured. Every result is kept as it comes; the same command goes on where it stopped.
-Cases whose trainings `verify` has judged already need not be trained again.
+`python -m grader calibrate` grades the solution over many seeds, in the lab's own configuration
+above all and in every other that can solve its task; the right cases of the corpus over some seeds;
+and every wrong case that a gate has to catch once. It tables what the gates measured. Every result is kept as it comes; the
+same command goes on where it stopped. What `verify` has judged need not be graded again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from grader.report import Request
 from grader.settings import Settings, enlarged
 
 Json = dict[str, Any]
-LARGE_SHARE = 10  # the larger size, which takes ten times as long, gets a tenth of the seeds
+# What takes ten times as long gets a tenth of the seeds, and what is not the lab's own a quarter.
+SHARE, LARGE_SHARE = 4, 10
 DOCS = patching.ROOT / "docs" / "calibration.md"
 GATES = ("future_independence", "padding_invariance", "finite_gradients", "greedy_accuracy")
 
@@ -84,6 +85,12 @@ class Configuration:
     positions: str = "learned"
     large: bool = False
 
+    @property
+    def share(self) -> int:
+        """Of how many seeds one is this configuration's."""
+        own = (self.task, self.num_layers, self.positions) == ("reverse", 1, LEARNED)
+        return LARGE_SHARE if self.large else 1 if own else SHARE
+
     def settings(self, lab: Settings) -> Settings:
         """Return the settings that say so."""
         if self.large:
@@ -133,7 +140,8 @@ def judging(referee: Referee) -> Callable[[Json], Json]:
             )
             found = referee.grade(request)
         gates = {g["name"]: [g["status"], g["evidence"]] for g in found["gates"]}
-        passed = found["gates_passed"] if made else found["passed"]
+        asked = found["gates"][: task["gates"]] + ([] if made else found["parts"])
+        passed = all(entry["status"] == "passed" for entry in asked)
         return task | {"score": found["score"], "passed": passed, "gates": gates}
 
     return judge
@@ -148,23 +156,23 @@ def tell_positions(config: Path, positions: str) -> None:
 
 
 def tasks(lab: Settings, seeds: int, variants: int) -> Iterator[Json]:
-    """Yield each configuration under its seeds, each right case under some, wrong ones once."""
+    """Yield each configuration under its seeds, each right case under some, wrong ones once.
+
+    The lab's own gets all `seeds`; cases that parts alone have to catch say nothing of a gate.
+    """
     for seed in range(seeds):
         for name, made in CONFIGURATIONS.items():
-            if not made.large or seed < -(-seeds // LARGE_SHARE):
+            if seed < -(-seeds // made.share):
                 yield {"kind": "right", "case": "", "configuration": name, "seed": seed, "gates": 4}
-    for case in corpus.load(lab, kinds=["right"]):
-        for seed in range(variants):
-            yield {"kind": "right", "case": str(case.path), "configuration": "", "seed": seed,
-                   "gates": 4}  # fmt: skip
-    for case in corpus.load(lab, kinds=["wrong"]):
-        gates = 4 if case.trains else 3
-        yield {"kind": "wrong", "case": str(case.path), "configuration": "", "seed": 0,
-               "gates": gates}  # fmt: skip
+    for case in corpus.load(lab, kinds=["right", "wrong"]):
+        gates = case.scope(lab.points).gates
+        for seed in range((variants if case.kind == "right" else 1) if gates else 0):
+            yield {"kind": case.kind, "case": str(case.path), "configuration": "", "seed": seed,
+                   "gates": gates}  # fmt: skip
 
 
 def verified(path: Path | None) -> dict[tuple[str, str], Json]:
-    """Return what `verify` kept of the cases whose gate 4 it ran, by kind and name.
+    """Return what `verify` kept of the cases whose gates it ran, by kind and name.
 
     Raises:
         CorpusError: `path` cannot be read, or is not what `verify` writes.
@@ -174,9 +182,13 @@ def verified(path: Path | None) -> dict[tuple[str, str], Json]:
     try:
         results = json.loads(path.read_bytes())["results"]
         return {
-            (r["kind"], r["name"]): {"score": None, "passed": r["passed"], "gates": r["gates"]}
+            (r["kind"], r["name"]): {
+                "score": None,
+                "passed": not r["problems"],
+                "gates": r["gates"],
+            }
             for r in results
-            if r["gates"] and r["gates"][GATES[3]][0] != "blocked"
+            if any(status != "blocked" for status, _ in r["gates"].values())
         }
     except (OSError, KeyError, TypeError, ValueError) as error:
         text = f"{path}: expected the verify.json of this version, got {error!r}"
@@ -258,8 +270,8 @@ def measured(options: argparse.Namespace, lab: Settings, console: Console) -> li
     known = kept(path, source)
     done = verified(options.verified)
     for task in todo:
-        found = done.get((task["kind"], Path(task["case"]).name))
-        if found is not None and task["case"] and task["gates"] == 4 and task["seed"] == 0:
+        found = done.get((task["kind"], Path(task["case"]).parent.name))
+        if found is not None and task["seed"] == 0:
             known.setdefault(task_key(task), task | found)
     missing = [task for task in todo if task_key(task) not in known]
     with Pool("grader.calibrate", options.jobs) as pool, path.open("a", encoding="utf-8") as file:

@@ -67,7 +67,7 @@ def markdown(table: list[list[str]], rated: list[list[str]]) -> str:
         "# Margins of the gates\n\n"
         f"Measured {date.today().isoformat()} with {versions} by `make calibrate`: the solution "
         "in every configuration that can solve its task, over many seeds; every right case of the "
-        "corpus; and every wrong case once.\n\n"
+        "corpus; and once every wrong case that a gate has to catch.\n\n"
         "How far each threshold is from the nearest right and the nearest wrong submission:\n\n"
         f"{shown(HEADINGS, table)}\n"
         "How often a right submission is rejected, with the 95% upper bound of that rate (Clopper "

@@ -46,12 +46,10 @@ class Result:
     namings: list[Naming] = field(default_factory=list)
     skipped: str = ""
     seconds: float = 0.0
-    passed: bool = False
     gates: dict[str, list[Any]] = field(default_factory=dict)
 
     def keep(self, tree: Tree) -> None:
         """Keep what the gates measured, for `calibrate`."""
-        self.passed = tree["passed"]
         self.gates = {gate["name"]: [gate["status"], gate["evidence"]] for gate in tree["gates"]}
 
     @property

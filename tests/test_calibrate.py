@@ -21,10 +21,12 @@ def written(path: Path, results: list[dict]) -> Path:
 
 
 def result(name: str, training: str) -> dict:
-    return {"kind": "right", "name": name, "passed": True, "gates": gates(training)}
+    blocked = {name: ["blocked", {}] for name in calibrate.GATES}
+    found = gates(training) if training != "blocked" else blocked
+    return {"kind": "right", "name": name, "problems": [], "gates": found}
 
 
-def test_cases_that_verify_has_trained_are_not_trained_again(tmp_path):
+def test_cases_whose_gates_verify_has_run_are_not_graded_again(tmp_path):
     path = written(tmp_path / "verify.json", [result("one", "passed"), result("two", "blocked")])
     assert set(calibrate.verified(path)) == {("right", "one")}
     assert calibrate.verified(None) == {}
@@ -48,11 +50,15 @@ def test_results_of_the_same_code_are_kept_and_a_torn_line_is_not(tmp_path):
     assert list(calibrate.kept(path, "now")) == [calibrate.task_key(task)]
 
 
-def test_every_configuration_is_graded_under_every_seed():
+def test_every_configuration_has_its_seeds_and_the_labs_own_has_all():
     found = [t for t in calibrate.tasks(load(), 50, 1) if t["configuration"]]
+    counts = {}
     for name, made in calibrate.CONFIGURATIONS.items():
-        seeds = {t["seed"] for t in found if t["configuration"] == name}
-        assert seeds == set(range(5 if made.large else 50))
+        seeds = [t["seed"] for t in found if t["configuration"] == name]
+        assert seeds == list(range(len(seeds)))
+        counts.setdefault("large" if made.large else name, len(seeds))
+    assert counts.pop("reverse, learned, 1 layer(s)") == 50
+    assert counts.pop("large") == 5 and set(counts.values()) == {13}
 
 
 def test_upper_bound_of_a_rate_is_the_known_one():

@@ -165,7 +165,7 @@ def test_its_commands_are_the_students(unpacked: Path) -> None:
 def test_the_starter_is_refused_politely(unpacked: Path, tmp_path: Path) -> None:
     done = run(unpacked, "-m", "grader", "grade", "starter", "--out", tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "0 of 100 points. Still to write: task 1, 2, 3, 4, 5, 6." in done.stdout
+    assert "0 of 100 points. Still to write: tasks 1, 2, 3, 4, 5, 6." in done.stdout
 
 
 def test_another_seed_is_refused_with_the_reason(unpacked: Path) -> None:

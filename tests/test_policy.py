@@ -108,7 +108,7 @@ def test_every_spelling_is_a_breach(source: str) -> None:
 
 def test_cause_is_a_sentence() -> None:
     (breach,) = inspected(decoder="\nfrom torch.nn import MultiheadAttention").breaches
-    expected = f"decoder.py, line 2 uses {MHA}, which the lab asks you to write"
+    expected = f"decoder.py, line 2 uses {MHA}, which the lab asks you to write."
     assert breach.cause == expected
 
 
