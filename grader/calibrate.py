@@ -2,8 +2,9 @@
 
 `python -m grader calibrate` grades the solution over many seeds, in the lab's own configuration
 above all and in every other that can solve its task; the right cases of the corpus over some seeds;
-and every wrong case that a gate has to catch once. It tables what the gates measured. Every result is kept as it comes; the
-same command goes on where it stopped. What `verify` has judged need not be graded again.
+and once every wrong case that a gate has to catch. It tables what the gates measured. Every result
+is kept as it comes; the same command goes on where it stopped. What `verify` has judged need not be
+graded again.
 """
 
 from __future__ import annotations
@@ -136,11 +137,11 @@ def judging(referee: Referee) -> Callable[[Json], Json]:
                 shutil.copytree(patching.SOLUTION, path)
                 tell_positions(path / "transformer" / "config.py", made.positions)
             request = Request(
-                path, Path(folder, "out"), seed=task["seed"], gates=task["gates"], tasks=parts
+                path, Path(folder, "out"), seed=task["seed"], gates=task["last_gate"], tasks=parts
             )
             found = referee.grade(request)
         gates = {g["name"]: [g["status"], g["evidence"]] for g in found["gates"]}
-        asked = found["gates"][: task["gates"]] + ([] if made else found["parts"])
+        asked = found["gates"][: task["last_gate"]] + ([] if made else found["parts"])
         passed = all(entry["status"] == "passed" for entry in asked)
         return task | {"score": found["score"], "passed": passed, "gates": gates}
 
@@ -163,12 +164,13 @@ def tasks(lab: Settings, seeds: int, variants: int) -> Iterator[Json]:
     for seed in range(seeds):
         for name, made in CONFIGURATIONS.items():
             if seed < -(-seeds // made.share):
-                yield {"kind": "right", "case": "", "configuration": name, "seed": seed, "gates": 4}
+                yield {"kind": "right", "case": "", "configuration": name, "seed": seed,
+                       "last_gate": 4}  # fmt: skip
     for case in corpus.load(lab, kinds=["right", "wrong"]):
         gates = case.scope(lab.points).gates
         for seed in range((variants if case.kind == "right" else 1) if gates else 0):
             yield {"kind": case.kind, "case": str(case.path), "configuration": "", "seed": seed,
-                   "gates": gates}  # fmt: skip
+                   "last_gate": gates}  # fmt: skip
 
 
 def verified(path: Path | None) -> dict[tuple[str, str], Json]:
@@ -211,7 +213,7 @@ def kept(path: Path, source: str) -> dict[str, Json]:
 
 def task_key(task: Json) -> str:
     """Return what tells a task from others."""
-    return "|".join(str(task[k]) for k in ("kind", "case", "configuration", "seed", "gates"))
+    return "|".join(str(task[k]) for k in ("kind", "case", "configuration", "seed", "last_gate"))
 
 
 def values(evidence: Any, name: str) -> Iterator[float]:

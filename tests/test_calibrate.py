@@ -43,9 +43,10 @@ def test_other_files_than_those_of_verify_are_refused(tmp_path, text):
 
 
 def test_results_of_the_same_code_are_kept_and_a_torn_line_is_not(tmp_path):
-    task = {"kind": "right", "case": "", "configuration": "a", "seed": 0, "gates": 4}
+    task = next(calibrate.tasks(load(), 50, 1))
+    found = task | {"score": 100, "passed": True, "gates": gates("passed")}
     path = tmp_path / "results.jsonl"
-    rows = [task | {"source": "now"}, task | {"seed": 1, "source": "old"}]
+    rows = [found | {"source": "now"}, found | {"seed": 1, "source": "old"}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"kind": "ri', "utf-8")
     assert list(calibrate.kept(path, "now")) == [calibrate.task_key(task)]
 
