@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -57,36 +56,52 @@ def by_length(points: int, batch_size: int) -> Iterator[dict[str, float]]:
 
 
 def by_token(rounds: int, batch_size: int) -> Iterator[dict[str, float]]:
-    """Yield the seconds of an early and of a late token, what attention has of them, and bytes."""
+    """Yield the seconds of an early and of a late token, what attention has of them, and bytes.
+
+    All four are taken in turns, so that a machine that slows down slows all of them.
+    """
     torch.manual_seed(0)
     model = DecoderOnlyTransformer(CONFIG).eval()
     for _ in range(rounds):
-        seconds, peak, cache = decode(model, batch_size, LATE + WINDOW)
-        found: dict[str, float] = {"peak_bytes": peak, "shape_bytes": needed(batch_size)}
-        for name, position in (("early", EARLY), ("late", LATE)):
-            found[name] = statistics.median(seconds[position - 1 : position - 1 + WINDOW])
-            found[f"{name}_row"] = attention_row(cache, position)
-        yield found
+        early, late = (Writing(model, batch_size, LATE + WINDOW) for _ in range(2))
+        early.write(EARLY - 1)
+        late.write(LATE - 1)
+        subjects = {
+            "early": early.token,
+            "late": late.token,
+            "early_row": attention_row(late.cache, EARLY),
+            "late_row": attention_row(late.cache, LATE),
+        }
+        taken = list(interleave(subjects, WINDOW))
+        found = {name: statistics.median(t[name] for t in taken) for name in subjects}
+        yield found | {"peak_bytes": late.peak, "shape_bytes": needed(batch_size)}
 
 
-@torch.no_grad()
-def decode(
-    model: DecoderOnlyTransformer, batch_size: int, tokens: int
-) -> tuple[list[float], int, DecodingCache]:
-    """Write `tokens` tokens; return the seconds of each, the cache's peak bytes, and the cache."""
-    cache = DecodingCache(model.config.num_layers, tokens)
-    new = torch.full((batch_size, 1), BOS)
-    seconds, peak = [], 0
-    held: dict[int, int] = {}
-    for _ in range(tokens):
-        began = time.perf_counter()
-        new = model(new, cache=cache)[:, -1:].argmax(dim=-1).clamp(min=FIRST_DATA_ID)
-        seconds.append(time.perf_counter() - began)
-        now = storages(cache)
-        # While storage is exchanged for larger storage, both are there.
-        peak = max(peak, sum((held | now).values()))
-        held = now
-    return seconds, peak, cache
+class Writing:
+    """A model that writes token after token, and the most memory that its cache has held."""
+
+    def __init__(self, model: DecoderOnlyTransformer, batch_size: int, tokens: int) -> None:
+        """Begin with BOS and an empty cache that has room for `tokens`."""
+        self.model = model
+        self.cache = DecodingCache(model.config.num_layers, tokens)
+        self.last = torch.full((batch_size, 1), BOS)
+        self.peak = 0
+        self.held: dict[int, int] = {}
+
+    @torch.no_grad()
+    def token(self) -> None:
+        """Write one token."""
+        logits = self.model(self.last, cache=self.cache)
+        self.last = logits[:, -1:].argmax(dim=-1).clamp(min=FIRST_DATA_ID)
+
+    def write(self, tokens: int) -> None:
+        """Write some tokens and watch the memory."""
+        for _ in range(tokens):
+            self.token()
+            now = storages(self.cache)
+            # While storage is exchanged for larger storage, both are there.
+            self.peak = max(self.peak, sum((self.held | now).values()))
+            self.held = now
 
 
 def storages(cache: DecodingCache) -> dict[int, int]:
@@ -104,18 +119,21 @@ def needed(batch_size: int) -> int:
     return 4 * numbers + CONFIG.num_layers * batch_size * (LATE + WINDOW)
 
 
-@torch.no_grad()
-def attention_row(cache: DecodingCache, length: int, repeats: int = 50) -> float:
-    """Return the seconds that one query over `length` keys takes in all layers together."""
-    held = cache.slots[0].held
-    assert held is not None
-    key, value = held.key[:, :, :length], held.value[:, :, :length]
-    mask = held.valid[:, None, None, :length]
-    query = torch.randn_like(key[:, :, :1])
-    taken = interleave(
-        {"row": lambda: scaled_dot_product_attention(query, key, value, mask)}, repeats
-    )
-    return len(cache.slots) * statistics.median(r["row"] for r in taken)
+def attention_row(cache: DecodingCache, length: int) -> Callable[[], None]:
+    """Return a call that lets one query attend to `length` keys, in every layer."""
+    inputs = []
+    for slot in cache.slots:
+        assert slot.held is not None
+        key, value = slot.held.key[:, :, :length], slot.held.value[:, :, :length]
+        mask = slot.held.valid[:, None, None, :length]
+        inputs.append((torch.randn_like(key[:, :, :1]), key, value, mask))
+
+    @torch.no_grad()
+    def row() -> None:
+        for one in inputs:
+            scaled_dot_product_attention(*one)
+
+    return row
 
 
 def main() -> None:
