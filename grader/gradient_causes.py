@@ -136,6 +136,11 @@ def of_wrong(names: list[str], every: list[str]) -> tuple[str, str]:
     wrong = set(names)
     if wrong.issuperset(name for name in every if not name.endswith("k_proj.bias")):
         return "training", "masked_cross_entropy"
+    endings = {name.split(".")[-2] for name in names if name.count(".") > 1}
+    if len(endings) == 1 and endings <= set(PROJECTIONS) and wrong.isdisjoint(_tables(every)):
+        # Whatever lies before it is right: only the weight itself is held back.
+        (kind,) = endings
+        return "attention", f"the {PROJECTIONS[kind]} projection's weight, part of which is frozen"
     for owner in _owners(every, ".q_proj.weight"):
         scores = {f"{owner}.q_proj.weight", f"{owner}.k_proj.weight"}
         values = {f"{owner}.v_proj.weight", f"{owner}.out_proj.weight"}
@@ -152,6 +157,11 @@ def of_wrong(names: list[str], every: list[str]) -> tuple[str, str]:
         return "decoder", "how the memory reaches the cross-attention"
     part = STACKS.get(names[-1].split(".")[0], "models")
     return part, f"the way from {names[-1]} to the logits"
+
+
+def _tables(every: Collection[str]) -> list[str]:
+    """Return the embeddings' parameters, which lie before everything."""
+    return [name for name in every if "embedding" in name]
 
 
 def _owners(every: Collection[str], ending: str) -> Iterator[str]:

@@ -50,6 +50,7 @@ def test_silent_sublayers_are_the_residual_branch():
         (under("encoder", "source"), "decoder"),
         (under("source", "encoder", f"{CROSS}.q_proj", f"{CROSS}.k_proj"), "attention"),
         (under("decoder.blocks.1.feed_forward_branch"), "residual"),
+        ([n for n in TWO_LAYERS if "v_proj.weight" in n], "attention"),
     ],
 )
 def test_wrong_gradients_are_read(names, part):
