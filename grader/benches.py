@@ -105,9 +105,8 @@ class Benches:
         self._post(sheet)
         for following in [*places[1:], None]:
             coming = self._write(following, asking) if following else None
-            answered = self._collect(sheet, asking, seen)
+            answered = self._collect(sheet, asking, seen, coming)
             if coming is not None:
-                self._post(coming)
                 sheet = coming
             yield answered
         self.unfinished = False
@@ -145,21 +144,29 @@ class Benches:
         return sheet
 
     def _post(self, sheet: Sheet[T]) -> None:
-        sheet.posted = [
-            lane.post(*first, *then)
-            for lane, first, then in zip(self.lanes, sheet.building, sheet.questions, strict=True)
-        ]
+        for lane in range(len(self.lanes)):
+            self._post_to(lane, sheet)
 
-    def _collect(self, sheet: Sheet[T], asking: Asking[T], seen: dict[str, Any]) -> Round[T]:
-        """Take a bench's answers; ask again if it had to be built in another way."""
-        built, answers = self._split(sheet)
+    def _post_to(self, lane: int, sheet: Sheet[T]) -> None:
+        """Send a lane its next questions."""
+        posted = self.lanes[lane].post(*sheet.building[lane], *sheet.questions[lane])
+        sheet.posted.append(posted)
+
+    def _collect(
+        self, sheet: Sheet[T], asking: Asking[T], seen: dict[str, Any], coming: Sheet[T] | None
+    ) -> Round[T]:
+        """Take a bench's answers; ask again if it had to be built in another way.
+
+        A lane that has answered gets the questions of the bench that is `coming`.
+        """
+        built, answers = self._split(sheet, coming)
         trouble = first_error(built)
         for other in (invariance.by_own_weights, invariance.in_float32):
             bench = other(sheet.bench, trouble, self.lab) if trouble else None
             if bench is not None:
                 sheet = self._sheet(bench, asking, build=True)
                 self._post(sheet)
-                built, answers = self._split(sheet)
+                built, answers = self._split(sheet, None)
                 trouble = first_error(built)
         error = trouble or first_error([a for lane in answers for a in lane])
         if error is not None:
@@ -177,11 +184,13 @@ class Benches:
             found[model] = [lane.pop(0) for _ in range(count)]
         return Round(bench, sheet.asked, found, self.lanes)
 
-    def _split(self, sheet: Sheet[T]) -> tuple[list[Any], list[list[Any]]]:
+    def _split(self, sheet: Sheet[T], coming: Sheet[T] | None) -> tuple[list[Any], list[list[Any]]]:
         """Return the answers to what builds the models, and the others lane by lane."""
         built, others = [], []
-        for posted, first in zip(sheet.posted, sheet.building, strict=True):
+        for lane, (posted, first) in enumerate(zip(sheet.posted, sheet.building, strict=True)):
             answers = posted.attempt()
+            if coming is not None:
+                self._post_to(lane, coming)
             built += answers[: len(first)]
             others.append(answers[len(first) :])
         return built, others
