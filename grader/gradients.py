@@ -176,9 +176,8 @@ def silent(found: Found, bench: Bench) -> list[str]:
     A bias whose weight learns is excused from an all-zero gradient, though not from a missing
     one: softmax ignores what a key's bias adds to all scores of a row.
     """
-    dead = []
-    for column, name in enumerate(found.names):
-        norms = found.ordinary()[:, column]
+    dead, ordinary = [], found.ordinary()
+    for name, norms in zip(found.names, ordinary.T, strict=True):
         weight = f"{name.removesuffix('bias')}weight"
         if name.endswith("bias") and weight in found.names and (norms >= 0).all():
             continue
