@@ -31,22 +31,21 @@ def attempts(evidence: Json) -> list[float]:
 
 
 def rates(right: list[Json], gate: str) -> list[list[str]]:
-    """Return, for each configuration and for the right cases, how many were rejected.
+    """Return, for each configuration, the right cases and all, how many were rejected.
 
     `gate` is the one that trains.
     """
+    names = dict.fromkeys(r["configuration"] for r in right)
+    groups = {n or "right cases": [r for r in right if r["configuration"] == n] for n in names}
     rows = []
-    for name in dict.fromkeys(r["configuration"] for r in right):
-        own = [r for r in right if r["configuration"] == name]
-        if not own:
-            continue
+    for name, own in (groups | {"all together": right}).items():
         bad = sum(not r["passed"] for r in own)
         trained = [made for r in own if (made := attempts(r["gates"][gate][1]))]
         first = [made[0] for made in trained]
         again = sum(len(made) > 1 for made in trained)
         least = f"{min(first):.4g}" if first else "-"
         bound = f"{100 * upper_rate(bad, len(own)):.2g}%"
-        rows.append([name or "right cases", str(len(own)), least, str(again), str(bad), bound])
+        rows.append([name, str(len(own)), least, str(again), str(bad), bound])
     return rows
 
 
