@@ -16,6 +16,7 @@ from grader.bench.rounds import tell
 from grader.patching import SOLUTION
 
 FILES = ("masks", "attention", "residual", "encoder", "decoder", "training")
+GATES, WHOLE = "gates 1 to 3:", "everything:"
 PAUSE_S = 0.3  # a person looks up between two saves
 
 
@@ -28,18 +29,19 @@ class Watching:
         shutil.copytree(SOLUTION / "transformer", self.package)
         command = [sys.executable, "-u", "-m", "grader", "watch", "--tree", str(folder / "tree")]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.wait_for("everything:")
+        self.wait_for(WHOLE)
 
-    def wait_for(self, *starts: str) -> float:
-        """Return when a line came that starts with one of `starts`.
+    def wait_for(self, *starts: str) -> tuple[str, float]:
+        """Return which of `starts` a line began with, and when it came.
 
         Raises:
             SystemExit: it ended before.
         """
         assert self.process.stdout
         for line in self.process.stdout:
-            if line.startswith(starts):
-                return time.perf_counter()
+            for start in starts:
+                if line.startswith(start):
+                    return start, time.perf_counter()
         raise SystemExit("watch ended by itself")
 
     def save(self, name: str) -> dict[str, float]:
@@ -48,10 +50,12 @@ class Watching:
         text = path.read_text(encoding="utf-8") + "# saved\n"
         began = time.perf_counter()
         path.write_text(text, encoding="utf-8")
-        task = self.wait_for("task ") - began
-        gates = self.wait_for("gates 1 to 3:", "everything:") - began
-        self.wait_for("everything:")
-        return {"task": task, "gates": gates}
+        _, task = self.wait_for("task ")
+        # The gates come first where something builds on the task, else with all the rest.
+        start, gates = self.wait_for(GATES, WHOLE)
+        if start == GATES:
+            self.wait_for(WHOLE)
+        return {"task": task - began, "gates": gates - began}
 
     def close(self) -> None:
         """Press Ctrl-C."""
