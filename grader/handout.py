@@ -34,6 +34,7 @@ STUDENTS = (
 WITHHELD = (
     "batch",
     "calibrate",
+    "kept",
     "handout",
     "margins",
     "mutants",
