@@ -81,7 +81,7 @@ def judge(
     absolute = settings.absolute_tolerance * allowance
     for move in range(1 + len(moves.drawn)):
         signs = moves.signs if move == 0 else np.ones((1, len(names)))
-        moved, products, slopes = read(answer, move, len(names), len(signs), moves.step)
+        moved, products, slopes = read(answer, move, move > 0, len(names), len(signs), moves.step)
         signs = np.resize(signs, (len(signs), len(names)))[:, moved]
         share = np.sqrt(max(1, int(moved.sum())))
         gap = np.abs(slopes - signs @ products[moved] / share) * share
@@ -89,7 +89,7 @@ def judge(
         if (gap <= absolute).all():
             continue
         (alone,) = learning.submission.ask(moves.alone(bench, move))
-        _, products, slopes = read(alone, 0, len(names), len(names), moves.step)
+        _, products, slopes = read(alone, 0, move > 0, len(names), len(names), moves.step)
         bound = settings.relative_tolerance * np.abs(products) + absolute
         ratio = np.nan_to_num(np.abs(slopes - products) / bound, nan=np.inf)
         if (ratio > 1.0).any():
@@ -97,9 +97,12 @@ def judge(
 
 
 def read(
-    answer: dict[str, Any], move: int, num_parameters: int, num_moves: int, step: float
+    answer: dict[str, Any], move: int, drawn: bool, num_parameters: int, num_moves: int, step: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return who was moved (P,) bool, the slopes (P,) by the gradient, and those seen (R,)."""
+    """Return who was moved (P,) bool, the slopes (P,) by the gradient, and those seen (R,).
+
+    Along their own gradient go those that have one, in a drawn direction those of gradient 0 too.
+    """
     products, ahead, behind = (answer[k] for k in ("products", "ahead", "behind"))
     norms = np.asarray(answer["norms"])
     whole = norms.shape == (num_parameters,) and move < min(map(len, (products, ahead, behind)))
@@ -109,7 +112,8 @@ def read(
     ):
         fail("no_tensor", "training", "the losses did not come as numbers.",
              "Return a scalar tensor from masked_cross_entropy.")  # fmt: skip
-    return norms > 0, products[move], (ahead[move] - behind[move]) / (2 * step)
+    moved = norms >= 0 if drawn else norms > 0
+    return moved, products[move], (ahead[move] - behind[move]) / (2 * step)
 
 
 def explain(

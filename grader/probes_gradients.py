@@ -86,7 +86,9 @@ def losses_along(
         for move in moves:
             units, products = directions(parameters, norms, move["along"])
             found["products"].append(products)
-            ways = ways_of(move["signs"], norms > 0)
+            # A gradient of 0 has no direction of its own, but is as wrong as any in a drawn one.
+            moved = norms > 0 if move["along"] is None else norms >= 0
+            ways = ways_of(move["signs"], moved)
             for name, side in (("ahead", step), ("behind", -step)):
                 losses = [_loss_at(module, call, parameters, kept, units, way * side)
                           for way in ways]  # fmt: skip
