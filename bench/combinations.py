@@ -1,7 +1,9 @@
-"""Steps to 0.99 of held-out rows for every position scheme and part, up to 3,000 steps."""
+"""Steps to 0.99 of held-out rows for every position scheme, part and mixture of parts."""
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -11,7 +13,7 @@ import torch
 from bench.options import parse
 from bench.training import HELD_OUT_ROWS, decode
 from grader.bench.rounds import tell
-from transformer.config import LAB, LAB_RECIPE
+from transformer.config import FEED_FORWARDS, LAB, LAB_RECIPE, NORMS, PLACEMENTS
 from transformer.data import SequenceBatch, sequence_batches
 from transformer.generation import evaluating
 from transformer.metrics import exact_match, sequence_accuracy
@@ -41,7 +43,14 @@ PARTS: dict[str, dict[str, Any]] = {
     "no bias": {"bias": False},
     "tied output": {"tied": True},
     "dropout 0.1": {"dropout": 0.1},
-}
+    "ReLU, post-norm": {"ffn": "relu", "placement": "post"},
+    "SwiGLU, RMS norm, grouped-query, no bias": {
+        "ffn": "swiglu", "norm": "rmsnorm", "num_kv_heads": 2, "bias": False,
+    },
+}  # fmt: skip
+TASKS: tuple[Literal["reverse", "copy"], ...] = ("reverse", "copy")
+# What a part is tried with: positions, layers, task.
+SETTINGS = tuple(itertools.product(("learned", "sinusoidal"), (1, 2), TASKS))
 
 
 @dataclass(frozen=True)
@@ -105,23 +114,53 @@ def answered(model: Seq2SeqTransformer, held_out: SequenceBatch, quick: bool = T
 
 
 def trials() -> list[Trial]:
-    """Return every position scheme at both depths on both tasks, and every part once."""
-    tasks: tuple[Literal["reverse", "copy"], ...] = ("reverse", "copy")
-    schemes = [
+    """Return every position scheme at both depths on both tasks."""
+    return [
         Trial(name, fields, num_layers, task)
         for name, fields in POSITIONS.items()
         for num_layers in (1, 2)
-        for task in tasks
+        for task in TASKS
     ]
-    return schemes + [Trial(name, fields, 1, "reverse") for name, fields in PARTS.items()]
+
+
+def mixtures() -> dict[str, dict[str, Any]]:
+    """Return every part alone, the two named recipes, and six mixtures drawn at random."""
+    drawn, found = random.Random(0), dict(PARTS)
+    choices: dict[str, tuple[Any, ...]] = {
+        "ffn": FEED_FORWARDS, "norm": NORMS, "placement": PLACEMENTS,
+        "num_kv_heads": (1, 2, 4), "bias": (True, False), "tied": (True, False),
+    }  # fmt: skip
+    while len(found) < len(PARTS) + 6:
+        fields = {name: drawn.choice(values) for name, values in choices.items()}
+        words = (fields["ffn"], fields["norm"], fields["placement"],
+                 f"{fields['num_kv_heads']} of 4", "bias" if fields["bias"] else "no bias",
+                 "tied" if fields["tied"] else "untied")  # fmt: skip
+        found[", ".join(words)] = fields
+    return found
+
+
+def everywhere(name: str, fields: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Train one part in all SETTINGS with the smaller budget; return the steps and the least."""
+    found: dict[str, Any] = {"name": name}
+    last = []
+    for positions, num_layers, task in SETTINGS:
+        trial = Trial(name, fields | {"positions": positions}, num_layers, task)
+        reached, share = trial.train(BUDGETS[0], seed)
+        found[f"{positions} {num_layers} {task}"] = reached
+        last.append(share)
+    return found | {"least": min(last)}
 
 
 def main() -> None:
     """Run as many trials as there are rounds."""
-    options = parse(__doc__ or "", seed=0)
+    options = parse(__doc__ or "", "positions", "parts", seed=0)
     torch.set_num_threads(1)
-    for trial in trials()[: options.rounds]:
-        tell(trial.run(options.seed))
+    if options.what == "positions":
+        for trial in trials()[: options.rounds]:
+            tell(trial.run(options.seed))
+    else:
+        for name, fields in list(mixtures().items())[: options.rounds]:
+            tell(everywhere(name, fields, options.seed))
 
 
 if __name__ == "__main__":

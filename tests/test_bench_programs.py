@@ -46,6 +46,23 @@ def test_every_combination_is_tried_and_each_can_be_built() -> None:
     assert len({(t.name, t.num_layers, t.task) for t in trials}) == len(trials)
     for trial in trials:
         Seq2SeqTransformer(replace(LAB, num_layers=trial.num_layers, **trial.fields))
+    (experiment,) = (e for e in catalogue.ALL.experiments if e.name == "parts")
+    mixtures = combinations.mixtures()
+    assert experiment.rounds == len(mixtures)
+    for fields in mixtures.values():
+        Seq2SeqTransformer(replace(LAB, **fields))
+
+
+def test_a_part_is_tried_with_both_positions_depths_and_tasks(monkeypatch) -> None:
+    tried = []
+    monkeypatch.setattr(
+        combinations.Trial, "train", lambda trial, *_: tried.append(trial) or (7, 1 - len(tried))
+    )
+    found = combinations.everywhere("ReLU", {"ffn": "relu"}, 0)
+    assert found["sinusoidal 2 copy"] == 7 and found["least"] == -7
+    assert len({(t.fields["positions"], t.num_layers, t.task) for t in tried}) == 8
+    (table,) = (t for t in catalogue.ALL.tables if t.name == "steps_by_part")
+    assert set(found) == set(table.columns)
 
 
 def test_a_trial_says_at_which_look_its_target_was_reached(monkeypatch) -> None:

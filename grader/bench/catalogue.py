@@ -207,8 +207,11 @@ BATCH = Catalogue(
 
 COMBINATIONS = Catalogue(
     (
-        Experiment("combinations", "steps to 0.99 for every position scheme and part, D 32, 4 "
-                   "heads, sequences of 3 to 7, one seed", "bench.combinations", (), rounds=38),
+        Experiment("combinations", "steps to 0.99 for every position scheme, D 32, 4 heads, "
+                   "sequences of 3 to 7, one seed", "bench.combinations", ("positions",),
+                   rounds=28),
+        Experiment("parts", "the same for every part and for mixtures of parts, with learned and "
+                   "sinusoidal positions", "bench.combinations", ("parts",), rounds=18),
     ),
     (),
     (),
@@ -220,6 +223,14 @@ COMBINATIONS = Catalogue(
                {"name": "what differs from the lab", "num_layers": "layers", "task": "task",
                 "steps": "steps to 0.99", "at_300": "exact match, budget 300",
                 "at_3000": "budget 3,000"}),
+        Tabled("steps_by_part", "The same for every part, alone and mixed, with a budget of 300 "
+               "steps: the look at which 0.99 was reached (0: at none), and the least exact match "
+               "of the eight after 300 steps.", "parts",
+               {"name": "what differs from the lab",
+                **{f"{positions} {layers} {task}": f"{positions}, {layers} layer(s), {task}"
+                   for positions in ("learned", "sinusoidal")
+                   for layers in (1, 2) for task in ("reverse", "copy")},
+                "least": "least exact match"}),
     ),
 )  # fmt: skip
 
