@@ -125,6 +125,26 @@ def test_grouped_heads_equal_full_heads_with_repeated_projections():
     torch.testing.assert_close(grouped(x, causal=True), full(x, causal=True))
 
 
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 3])
+@pytest.mark.parametrize("per_head", [False, True])
+def test_one_token_attends_with_grouped_heads_without_repeating_them(
+    monkeypatch, num_kv_heads, per_head
+):
+    layer = attention(num_kv_heads=num_kv_heads)
+    query, memory = torch.randn(B, 1, 6 * K), torch.randn(B, S, 6 * K)
+    mask = torch.rand(B, 6 if per_head else 1, 1, S) > 0.4
+    mask[..., 2] = True
+    options = {"attention_mask": mask, "score_bias": torch.randn(1, 6 if per_head else 1, 1, S)}
+    # Two queries take the way that repeats the heads.
+    both = {name: torch.cat((x, x), dim=2) for name, x in options.items()}
+    expected = layer(torch.cat((query, query), dim=1), memory, **both)[:, :1]
+    monkeypatch.setattr("transformer.attention.repeat_kv_heads", None)
+    torch.testing.assert_close(layer(query, memory, **options), expected)
+    queries, keys = torch.randn(B, 6, 1, K), torch.randn(B, num_kv_heads, S, K)
+    attended = layer.attend(queries, keys, keys, None, None)
+    assert attended.context.shape == (B, 6, 1, K) and attended.weights.shape == (B, 6, 1, S)
+
+
 def test_rotary_scores_depend_on_distance_alone():
     layer, x, memory = (
         attention(positions="rope", d_model=60),

@@ -129,6 +129,33 @@ def test_decoder_refuses_a_cache_of_other_depth_or_length():
 
 
 @torch.no_grad()
+def test_refused_call_leaves_the_cache_as_it_was():
+    model, tokens = Seq2SeqTransformer(config()).eval(), torch.tensor([[3, 4, 5], [6, 7, 0]])
+    memory, cache = model.encode(tokens), DecodingCache(2)
+    # Self-attention of the first layer has remembered its part when the memory is refused.
+    for unfit in (memory[:1], memory[..., :3], memory[:, :0]):
+        with pytest.raises(ValueError, match="key"):
+            model.decode(tokens, unfit, cache=cache)
+        assert cache.length == 0 and all(slot.memory is None for slot in cache.slots)
+    model.decode(tokens, memory, cache=cache)
+    last = model.decoder.blocks[1]
+    feed_forward, last.feed_forward = last.feed_forward, None
+    with pytest.raises(TypeError):
+        model.decode(tokens[:, :1], memory, cache=cache)
+    last.feed_forward = feed_forward
+    assert [slot.memory.length for slot in cache.slots] == [3, 3]
+    cached = model.decode(tokens[:, :1], memory, cache=cache)
+    whole = model.decode(torch.cat((tokens, tokens[:, :1]), dim=1), memory)
+    torch.testing.assert_close(cached, whole[:, -1:], rtol=0, atol=1e-5)
+
+    alone, cache = DecoderOnlyTransformer(config()).eval(), DecodingCache(2)
+    alone(tokens, cache=cache)
+    with pytest.raises(ValueError, match="new keys must have shape"):
+        alone(tokens[:1], cache=cache)
+    assert cache.length == 3
+
+
+@torch.no_grad()
 def test_memory_is_remembered_once():
     block = Decoder(config()).eval().blocks[0]
     x, memory, slot = torch.ones(B, 1, 32), torch.ones(B, 3, 32), CacheSlot()

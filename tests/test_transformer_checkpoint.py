@@ -155,6 +155,11 @@ def test_conversion_names_every_weight_that_does_not_fit():
     with pytest.raises(ValueError, match=r"must have shape \(11, 32\), got \(32, 11\)"):
         convert(old, CONFIG)
     old["blocks.0.ffn.up.weight"] = old["blocks.0.ffn.up.weight"].T
+    for unfit, found in ((3, "int"), (before["norm_f.bias"].long(), "torch.int64")):
+        with pytest.raises(
+            ValueError, match=f"norm_f.bias must be a tensor of floats, got {found}"
+        ):
+            convert({**old, "norm_f.bias": unfit}, CONFIG)
     assert all(torch.equal(old[name], tensor) for name, tensor in before.items())
 
 

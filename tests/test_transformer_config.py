@@ -38,10 +38,12 @@ from transformer.training import masked_cross_entropy, teacher_forcing
         ({"placement": "both"}, "pre, post, got 'both'"),
         ({"positions": "alibi"}, "t5bias, rope, none, got 'alibi'"),
         ({"dropout": 1.0}, r"\[0, 1\), got 1.0"),
-        ({"pad_id": 16}, "below vocab_size 16 and not negative, got 16"),
-        ({"pad_id": -1}, "got -1"),
+        ({"dropout": math.nan}, "got nan"),
+        ({"pad_id": 16}, "pad_id must be below vocab_size 16, got 16"),
+        ({"pad_id": -1}, "pad_id must be at least 0, got -1"),
         ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
-        ({"rope_base": 0.0}, "rope_base must be positive, got 0.0"),
+        ({"rope_base": 0.0}, "rope_base must be positive and finite, got 0.0"),
+        ({"rope_base": math.inf}, "rope_base must be positive and finite, got inf"),
         ({"positions": "t5bias", "t5_buckets": 7}, "at least 4, got 7"),
         ({"positions": "t5bias", "t5_max_distance": 16}, "t5_buckets 32, got 16"),
     ],
@@ -54,13 +56,36 @@ def test_config_refuses_what_cannot_work_and_names_the_numbers(fields, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"d_model": 32.0}, "d_model must be an integer, got 32.0"),
+        ({"num_heads": "4"}, "num_heads must be an integer, got '4'"),
+        ({"num_layers": True}, "num_layers must be an integer, got True"),
+        ({"num_kv_heads": 2.0}, "num_kv_heads must be an integer, got 2.0"),
+        ({"t5_buckets": 32.0}, "t5_buckets must be an integer, got 32.0"),
+        ({"pad_id": 1.5}, "pad_id must be an integer, got 1.5"),
+        ({"rope_base": "10000"}, "rope_base must be a number, got '10000'"),
+        ({"dropout": None}, "dropout must be a number, got None"),
+        ({"bias": "no"}, "bias must be one of .*, got 'no'"),
+        ({"tied": 1}, "tied must be one of .*, got 1"),
+    ],
+)
+def test_config_refuses_values_of_another_type(fields, message):
+    with pytest.raises(TypeError, match=message):
+        ModelConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
-        ({"clip_norm": -1.0}, "clip_norm must be positive, got -1.0"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
+        ({"clip_norm": -1.0}, "clip_norm must be positive and finite, got -1.0"),
         ({"warmup_fraction": 1.0}, r"warmup_fraction must be in \[0, 1\), got 1.0"),
-        ({"weight_decay": -0.1}, "weight_decay must not be negative, got -0.1"),
-        ({"decay_power": -1.0}, "decay_power must not be negative, got -1.0"),
+        ({"weight_decay": -0.1}, "weight_decay must be finite and not negative, got -0.1"),
+        ({"learning_rate": math.nan}, "learning_rate must be positive and finite, got nan"),
+        ({"betas": (0.9, 1.0)}, r"each of betas must be in \[0, 1\), got 1.0"),
+        ({"betas": (0.9,)}, r"betas must be two numbers, got \(0.9,\)"),
+        ({"decay_power": -1.0}, "decay_power must be finite and not negative, got -1.0"),
     ],
 )
 def test_recipe_refuses_what_cannot_work_and_names_the_number(fields, message):

@@ -164,11 +164,18 @@ def test_prompt_and_source_are_not_changed():
 def test_generation_refuses_a_negative_budget_and_prompts_without_a_token():
     alone, pair = DecoderOnlyTransformer(CONFIG), Seq2SeqTransformer(CONFIG)
     prompt = torch.tensor([[1, 3], [0, 0]])
-    with pytest.raises(ValueError, match="not be negative, got -1"):
+    with pytest.raises(ValueError, match="max_new_tokens must be at least 0, got -1"):
         generate_decoder_only(alone, prompt[:1], max_new_tokens=-1)
-    with pytest.raises(ValueError, match="not be negative, got -2"):
+    with pytest.raises(ValueError, match="max_new_tokens must be at least 0, got -2"):
         generate_seq2seq(pair, prompt[:1], max_new_tokens=-2)
     with pytest.raises(ValueError, match="every row of prompt .* row 1 has none"):
         generate_decoder_only(alone, prompt, max_new_tokens=3)
     with pytest.raises(ValueError, match="every row of source .* row 1 has none"):
         generate_seq2seq(pair, prompt, max_new_tokens=3)
+    with pytest.raises(TypeError, match="max_new_tokens must be an integer, got 2.5"):
+        generate_seq2seq(pair, prompt[:1], max_new_tokens=2.5)
+    for generate, model in ((generate_seq2seq, pair), (generate_decoder_only, alone)):
+        with pytest.raises(ValueError, match="eos_id must be below vocab_size 13, got 13"):
+            generate(model, prompt[:1], max_new_tokens=3, eos_id=13)
+    with pytest.raises(ValueError, match="bos_id must be at least 0, got -1"):
+        generate_seq2seq(pair, prompt[:1], max_new_tokens=3, bos_id=-1)

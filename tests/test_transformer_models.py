@@ -127,6 +127,12 @@ def test_models_refuse_ids_that_are_no_batch_and_rows_without_a_token(kind):
     tokens[1] = 0
     with pytest.raises(ValueError, match="hold a real token, row 1 has none"):
         run(model, tokens, source)
+    with pytest.raises(ValueError, match="below vocab_size 13 and not negative, got .* to 21"):
+        run(model, torch.full((3, 5), 21), source)
+    with pytest.raises(ValueError, match="got ids from -7 to -7"):
+        run(model, torch.full((3, 5), -7), source)
+    with pytest.raises(TypeError, match="must be int64 or int32, got torch.float32"):
+        run(model, tokens.float(), source)
 
 
 def test_encoder_decoder_refuses_a_source_row_without_a_token():

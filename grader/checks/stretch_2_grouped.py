@@ -57,10 +57,19 @@ def test_grouped_attention_shares_keys_and_values(
         config = ProbeConfig(d_model=12, num_heads=4, num_kv_heads=own)
         weights = rng.child(str(own)).weights(parameter_shapes(config, "multi_head_attention"))
         query = rng.child("query").uniform((2, 5, 12), -1.7, 1.7)
-        case = Case(f"attention with 4 query heads and {own} for keys and values",
-                    {"query": query, "causal": True})  # fmt: skip
+        heads = f"4 query heads and {own} for keys and values"
+        seen = rng.child("seen").integers((2, 4, 1, 5), 0, 2) > 0
+        seen[..., 3] = True
+        bias = rng.child("bias").uniform((1, 4, 1, 5), -1.7, 1.7)
+        cases = (
+            Case(f"attention with {heads}", {"query": query, "causal": True}),
+            # As in cached decoding: one query, and what each head sees and prefers of the keys.
+            Case(f"attention of one query with {heads}",
+                 {"query": query[:, 4:], "key_value": query, "attention_mask": seen,
+                  "score_bias": bias}),
+        )  # fmt: skip
         trials.append(Trial("multi_head_attention", "attention.MultiHeadAttention", config,
-                            weights, (case,), ("query", "key_value"),
+                            weights, cases, ("query", "key_value"),
                             options={"rope": False}))  # fmt: skip
     with built_on("attention", findings, "1.2", "1.3", "2.1", "2.2", "2.3"):
         return try_modules(submission, expected, WHERE, *trials)

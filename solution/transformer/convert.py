@@ -46,9 +46,12 @@ def convert(
     """Load an older multi-head checkpoint into a model with fewer key and value heads.
 
     Args:
-        old: The checkpoint: emb.weight, blocks.i.self_attn.{q,k,v,o}_proj, blocks.i.n1,
-            blocks.i.n3, blocks.i.ffn.{up,down}, norm_f, each with .weight and, where the
-            configuration has biases, .bias. It has num_heads key and value heads.
+        old: The checkpoint, with num_heads key and value heads: emb.weight; in block i
+            blocks.i.self_attn.{q,k,v,o}_proj, blocks.i.ffn.{up,down} (and .gate where the
+            feed-forward layer is gated), blocks.i.n1 and blocks.i.n3; norm_f where it is pre-norm;
+            each of these with .weight and, where the configuration has biases, .bias. Besides,
+            pos_emb.weight where positions have a table, and output_projection.weight with
+            tied=False.
         config: The model to build; its number of key/value heads may be smaller.
         how: What becomes of the key and value heads that share one now: "mean" averages them,
             "first" keeps the first of them, "random" keeps the fresh weights of the new model.
@@ -57,7 +60,7 @@ def convert(
         The new model. With equal head counts its answers are those of the old one.
 
     Raises:
-        ValueError: An unknown method, or missing, unknown or wrongly shaped weights, each named.
+        ValueError: An unknown method, or missing, unknown or unfit weights, each named.
 
     Source: Ainslie et al. 2023, section 2.1, arxiv.org/abs/2305.13245. Task S4. Hints:
         1. old_weights (given) checks the checkpoint and returns it under our names.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .cache import DecodingCache
+from .config import ModelConfig, check_at_least, check_id
 from .data import BOS, EOS
 from .masks import padding_mask
 from .models import DecoderOnlyTransformer, Seq2SeqTransformer, require_tokens, token_validity
@@ -55,9 +56,11 @@ def generate_seq2seq(
         Decoding stops when every row has ended.
 
     Raises:
-        ValueError: max_new_tokens is negative, or the source is not fit for the model.
+        TypeError: max_new_tokens or an id is not an integer.
+        ValueError: max_new_tokens is negative, an id is not in the vocabulary, or the source is
+            not fit for the model.
     """
-    check_budget(max_new_tokens)
+    check_writing(model.config, max_new_tokens, bos_id=bos_id, eos_id=eos_id)
     with evaluating(model):
         valid = token_validity(source, source_valid, model.config.pad_id)
         memory = model.encode(source, valid)
@@ -104,9 +107,11 @@ def generate_decoder_only(
         ended.
 
     Raises:
-        ValueError: max_new_tokens is negative, or the prompt is not fit for the model.
+        TypeError: max_new_tokens or eos_id is not an integer.
+        ValueError: max_new_tokens is negative, eos_id is not in the vocabulary, or the prompt is
+            not fit for the model.
     """
-    check_budget(max_new_tokens)
+    check_writing(model.config, max_new_tokens, eos_id=eos_id)
     valid = token_validity(prompt, valid_prompt, model.config.pad_id)
     require_tokens("prompt", valid)
     batch, columns = prompt.shape
@@ -137,7 +142,19 @@ def generate_decoder_only(
     return torch.cat((prompt, written[:, : int(num_written.max())]), dim=1)
 
 
-def check_budget(max_new_tokens: int) -> None:
-    """Refuse a negative number of new tokens."""
-    if max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens must not be negative, got {max_new_tokens}")
+def check_writing(config: ModelConfig, max_new_tokens: int, **ids: int | None) -> None:
+    """Refuse what no writing can be limited by: a budget below 0, ids beyond the vocabulary.
+
+    Args:
+        config: vocab_size is read.
+        max_new_tokens: Largest number of new tokens.
+        ids: Those of the tokens that begin or end, by name; None = no such token.
+
+    Raises:
+        TypeError: One of them is not an integer.
+        ValueError: One of them is out of range.
+    """
+    check_at_least("max_new_tokens", max_new_tokens, 0)
+    for name, value in ids.items():
+        if value is not None:
+            check_id(name, value, config.vocab_size)

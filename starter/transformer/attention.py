@@ -254,14 +254,15 @@ class MultiHeadAttention(nn.Module):
                the errors about shapes and offsets.
             2. Project (q_proj, k_proj, v_proj), then split: queries into self.num_heads, keys
                and values into self.num_kv_heads.
-            3. Then three given one-liners, in this order; each returns what it was given until
-               its stretch task matters: self.rotate, self.remember, self.share_heads.
+            3. Then two given one-liners, in this order; each returns what it was given until
+               its stretch task matters: self.rotate, self.remember.
             4. combine_masks joins the masks. With an offset, which position does query 0 have
                when seen from key 0? Count the keys after self.remember.
             5. Let padded queries attend to anything, so that no row is empty, and set their
                output to 0 at the end with zero_padding.
-            6. Merge the heads and apply out_proj; self.dropout belongs on the weights and on the
-               output.
+            6. self.attend (given) calls your scaled_dot_product_attention, with self.dropout on
+               the weights.
+            7. Merge the heads and apply out_proj; self.dropout belongs on the output too.
         """
         raise NotImplementedError("task 2.3: write MultiHeadAttention.forward in attention.py")
 
@@ -314,16 +315,62 @@ class MultiHeadAttention(nn.Module):
         cache.held = cache.held.append(keys, values, key_valid)
         return cache.held.key, cache.held.value, cache.held.valid
 
-    def share_heads(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Give every query head a key and a value head (task S2).
+    def attend(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        score_bias: Tensor | None,
+    ) -> Attended:
+        """Call scaled_dot_product_attention; query heads may share key/value heads (task S2).
 
         Args:
+            queries: (B, H, T, K) float.
             keys: (B, H_kv, S, K) float.
             values: (B, H_kv, S, K) float.
+            mask: (B or 1, H or 1, T or 1, S) bool, or None.
+            score_bias: (B or 1, H or 1, T, S) float, or None.
 
         Returns:
-            (B, H, S, K) each; what came in when every head has its own.
+            Attended(context, weights): (B, H, T, K) and (B, H, T, S) float.
         """
-        if self.num_kv_heads == self.num_heads:
-            return keys, values
-        return repeat_kv_heads(keys, self.num_heads), repeat_kv_heads(values, self.num_heads)
+        if self.num_kv_heads != self.num_heads:
+            if queries.shape[2] == 1:
+                return self.attend_from_one_token(queries, keys, values, mask, score_bias)
+            keys = repeat_kv_heads(keys, self.num_heads)  # (B, H, S, K)
+            values = repeat_kv_heads(values, self.num_heads)  # (B, H, S, K)
+        return scaled_dot_product_attention(queries, keys, values, mask, score_bias, self.dropout)
+
+    def attend_from_one_token(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        score_bias: Tensor | None,
+    ) -> Attended:
+        """Do what attend does for T = 1, without copies of the keys and values.
+
+        Heads that share keys become the rows of one head: where tokens are written one by one,
+        repeated heads would copy all that is remembered for every token.
+        """
+        rows = (self.num_kv_heads, self.num_heads // self.num_kv_heads)
+
+        def as_rows(x: Tensor | None) -> Tensor | None:
+            if x is None or x.shape[1] == 1:
+                return x
+            return x.squeeze(2).unflatten(1, rows)  # (B or 1, H_kv, H / H_kv, ...)
+
+        context, weights = scaled_dot_product_attention(
+            queries.squeeze(2).unflatten(1, rows),
+            keys,
+            values,
+            as_rows(mask),
+            as_rows(score_bias),
+            self.dropout,
+        )
+        return Attended(
+            context.flatten(1, 2).unsqueeze(2),  # (B, H, 1, K)
+            weights.flatten(1, 2).unsqueeze(2),  # (B, H, 1, S)
+        )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -153,3 +154,21 @@ def layer_slots(
     if offset != cached:
         raise ValueError(f"offset must be the cached length {cached}, got {offset}")
     return slots
+
+
+@contextmanager
+def kept_on_error(cache: DecodingCache | None) -> Iterator[None]:
+    """Let a call that is refused half-way leave the cache as it found it.
+
+    Args:
+        cache: What the layers remember, or None.
+    """
+    slots = [] if cache is None else cache.slots
+    slots = slots + [slot.memory for slot in slots if slot.memory is not None]
+    before = [(slot, slot.held, slot.memory) for slot in slots]
+    try:
+        yield
+    except BaseException:
+        for slot, held, memory in before:
+            slot.held, slot.memory = held, memory
+        raise

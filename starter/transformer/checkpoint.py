@@ -63,7 +63,7 @@ def load_checkpoint(path: Path) -> Model:
 
 
 def check_names(weights: dict[str, Tensor], expected: dict[str, Tensor], origin: str) -> None:
-    """Refuse weights whose names or shapes are not the expected ones, naming every difference.
+    """Refuse weights whose names, types or shapes are not the expected ones, naming all of them.
 
     Args:
         weights: What came.
@@ -71,15 +71,18 @@ def check_names(weights: dict[str, Tensor], expected: dict[str, Tensor], origin:
         origin: Where the weights came from, for the message.
 
     Raises:
-        ValueError: Missing or unknown names, or other shapes.
+        ValueError: Missing or unknown names, other shapes, or what is no tensor of floats.
     """
     problems = [f"missing {name}" for name in expected if name not in weights]
-    problems += [f"unknown {name}" for name in weights if name not in expected]
-    problems += [
-        f"{name} must have shape {tuple(expected[name].shape)}, got {tuple(tensor.shape)}"
-        for name, tensor in weights.items()
-        if name in expected and tensor.shape != expected[name].shape
-    ]
+    for name, tensor in weights.items():
+        if name not in expected:
+            problems.append(f"unknown {name}")
+        elif not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            found = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            problems.append(f"{name} must be a tensor of floats, got {found}")
+        elif tensor.shape != expected[name].shape:
+            wanted = tuple(expected[name].shape)
+            problems.append(f"{name} must have shape {wanted}, got {tuple(tensor.shape)}")
     if problems:
         raise ValueError(f"the weights of {origin} do not fit: {'; '.join(problems)}")
 

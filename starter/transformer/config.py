@@ -10,12 +10,16 @@ In self-attention the keys come from the same sequence as the queries; T counts 
 S the keys even there.
 """
 
+import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 FEED_FORWARDS = ("relu", "gelu", "swiglu", "geglu")
 NORMS = ("layernorm", "rmsnorm")
 PLACEMENTS = ("pre", "post")
 POSITIONS = ("sinusoidal", "learned", "t5bias", "rope", "none")
+
+LEAST_POSITIVE = math.ulp(0.0)
 
 
 def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -23,9 +27,39 @@ def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
-def _check_at_least(name: str, value: int, least: int) -> None:
+def check_at_least(name: str, value: int, least: int) -> None:
+    """Refuse what is not an integer (TypeError), or one that is too small (ValueError)."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def _check_number(
+    name: str, value: float, wanted: str, least: float, below: float = math.inf
+) -> None:
+    """Refuse what is no number from least to below; nan and infinity never are."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not least <= value < below:
+        raise ValueError(f"{name} must be {wanted}, got {value}")
+
+
+def check_id(name: str, value: int, vocab_size: int) -> None:
+    """Refuse what is not the id of a token.
+
+    Args:
+        name: What the id is called in the message.
+        value: The id.
+        vocab_size: V.
+
+    Raises:
+        TypeError: The id is not an integer.
+        ValueError: It is negative, or not below V; the message holds both.
+    """
+    check_at_least(name, value, 0)
+    if value >= vocab_size:
+        raise ValueError(f"{name} must be below vocab_size {vocab_size}, got {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +90,7 @@ class ModelConfig:
         t5_max_distance: distance from which on all positions share the last bucket.
 
     Raises:
+        TypeError: A value of another type.
         ValueError: A value out of range, or two values that do not go together; the message
             holds both.
     """
@@ -82,27 +117,30 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "num_heads", "num_layers", "d_ff", "max_len"):
-            _check_at_least(name, getattr(self, name), 1)
+            check_at_least(name, getattr(self, name), 1)
         _check_choice("ffn", self.ffn, FEED_FORWARDS)
         _check_choice("norm", self.norm, NORMS)
         _check_choice("placement", self.placement, PLACEMENTS)
         _check_choice("positions", self.positions, POSITIONS)
         self._check_heads()
         self._check_positions()
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-        if self.pad_id is not None and not 0 <= self.pad_id < self.vocab_size:
-            raise ValueError(
-                f"pad_id must be below vocab_size {self.vocab_size} and not negative, "
-                f"got {self.pad_id}"
-            )
+        for name, allowed in (
+            ("bias", (True, False)),
+            ("rope_cross", (True, False)),
+            ("tied", (True, False, None)),
+        ):
+            if not any(getattr(self, name) is value for value in allowed):
+                raise TypeError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
+        _check_number("dropout", self.dropout, "in [0, 1)", 0.0, 1.0)
+        if self.pad_id is not None:
+            check_id("pad_id", self.pad_id, self.vocab_size)
 
     def _check_heads(self) -> None:
         if self.d_model % self.num_heads:
             raise ValueError(
                 f"d_model must be divisible by num_heads, got {self.d_model} and {self.num_heads}"
             )
-        _check_at_least("num_kv_heads", self.kv_heads, 1)
+        check_at_least("num_kv_heads", self.kv_heads, 1)
         if self.num_heads % self.kv_heads:
             raise ValueError(
                 f"num_heads must be divisible by num_kv_heads, "
@@ -115,10 +153,11 @@ class ModelConfig:
                 f"rotary positions need an even head width, got d_model {self.d_model} / "
                 f"num_heads {self.num_heads} = {self.d_head}"
             )
-        if self.rope_base <= 0.0:
-            raise ValueError(f"rope_base must be positive, got {self.rope_base}")
+        _check_number("rope_base", self.rope_base, "positive and finite", LEAST_POSITIVE)
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, got {self.d_model}")
+        for name in ("t5_buckets", "t5_max_distance"):
+            check_at_least(name, getattr(self, name), 1)
         if self.positions == "t5bias":
             if self.t5_buckets < 4 or self.t5_buckets % 2:
                 raise ValueError(f"t5_buckets must be even and at least 4, got {self.t5_buckets}")
@@ -154,6 +193,7 @@ class TrainingRecipe:
         betas: decay rates of AdamW's two averages.
 
     Raises:
+        TypeError: A value of another type.
         ValueError: A value out of range.
     """
 
@@ -167,16 +207,17 @@ class TrainingRecipe:
     betas: tuple[float, float] = (0.8, 0.99)
 
     def __post_init__(self) -> None:
-        _check_at_least("steps", self.steps, 1)
-        _check_at_least("batch_size", self.batch_size, 1)
+        check_at_least("steps", self.steps, 1)
+        check_at_least("batch_size", self.batch_size, 1)
         for name in ("learning_rate", "clip_norm"):
-            if getattr(self, name) <= 0.0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if not 0.0 <= self.warmup_fraction < 1.0:
-            raise ValueError(f"warmup_fraction must be in [0, 1), got {self.warmup_fraction}")
+            _check_number(name, getattr(self, name), "positive and finite", LEAST_POSITIVE)
+        _check_number("warmup_fraction", self.warmup_fraction, "in [0, 1)", 0.0, 1.0)
         for name in ("decay_power", "weight_decay"):
-            if getattr(self, name) < 0.0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+            _check_number(name, getattr(self, name), "finite and not negative", 0.0)
+        if len(self.betas) != 2:
+            raise ValueError(f"betas must be two numbers, got {self.betas}")
+        for beta in self.betas:
+            _check_number("each of betas", beta, "in [0, 1)", 0.0, 1.0)
 
 
 LAB = ModelConfig()

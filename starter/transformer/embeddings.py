@@ -26,5 +26,15 @@ class TokenEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model).normal_(std=std))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Map ids (B, T) to vectors (B, T, D)."""
-        return nn.functional.embedding(ids, self.weight) * self.scale
+        """Map ids (B, T) to vectors (B, T, D).
+
+        Raises:
+            ValueError: An id is negative, or not below V.
+        """
+        try:
+            return nn.functional.embedding(ids, self.weight) * self.scale
+        except IndexError:
+            raise ValueError(
+                f"token ids must be below vocab_size {self.weight.shape[0]} and not negative, "
+                f"got ids from {int(ids.min())} to {int(ids.max())}"
+            ) from None

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from .cache import DecodingCache
+from .cache import DecodingCache, kept_on_error
 from .config import ModelConfig
 from .decoder import CausalStack, Decoder
 from .embeddings import TokenEmbedding
@@ -93,15 +93,16 @@ class Seq2SeqTransformer(nn.Module):
             require_tokens("target", valid)
         length = target.shape[1]
         x = self.target_positions(self.target_embedding(target), offset)  # (B, T, D)
-        x = self.decoder(
-            x,
-            memory,
-            target_valid=valid,
-            memory_valid=memory_valid,
-            score_bias=self.target_positions.score_bias(length, offset + length, offset),
-            offset=offset,
-            cache=cache,
-        )
+        with kept_on_error(cache):
+            x = self.decoder(
+                x,
+                memory,
+                target_valid=valid,
+                memory_valid=memory_valid,
+                score_bias=self.target_positions.score_bias(length, offset + length, offset),
+                offset=offset,
+                cache=cache,
+            )
         if self.output_projection is None:
             return nn.functional.linear(x, self.target_embedding.weight)
         logits: Tensor = self.output_projection(x)
@@ -193,13 +194,14 @@ class DecoderOnlyTransformer(nn.Module):
         offset = 0 if cache is None else cache.length
         length = tokens.shape[1]
         x = self.positions(self.token_embedding(tokens), offset)  # (B, T, D)
-        x = self.stack(
-            x,
-            valid=valid,
-            score_bias=self.positions.score_bias(length, offset + length, offset),
-            offset=offset,
-            cache=cache,
-        )
+        with kept_on_error(cache):
+            x = self.stack(
+                x,
+                valid=valid,
+                score_bias=self.positions.score_bias(length, offset + length, offset),
+                offset=offset,
+                cache=cache,
+            )
         if self.output_projection is None:
             return nn.functional.linear(x, self.token_embedding.weight)
         logits: Tensor = self.output_projection(x)
@@ -218,13 +220,15 @@ def token_validity(ids: Tensor, valid: Tensor | None, pad_id: int | None) -> Ten
         (B, T) bool.
 
     Raises:
-        TypeError: valid is not bool.
+        TypeError: The ids are not integers, or valid is not bool.
         ValueError: Ids or validity of the wrong shape.
     """
     if ids.dim() != 2 or ids.shape[1] < 1:
         raise ValueError(
             f"token ids must have shape (B, T) with T at least 1, got {tuple(ids.shape)}"
         )
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"token ids must be int64 or int32, got {ids.dtype}")
     if valid is None:
         return padding_mask(ids, pad_id)
     if not isinstance(valid, Tensor) or valid.dtype != torch.bool:
