@@ -54,7 +54,7 @@ verify: setup ## grade the known wrong, odd and hostile submissions
 	@$(VENV) -m grader verify --write-docs
 
 mutants: setup ## mutate the solution's task bodies; list the mutants that no check sees
-	@$(VENV) -m grader mutants
+	@$(VENV) -m grader mutants --write-docs
 
 calibrate: setup ## measure how far every threshold is from right and wrong
 	@$(VENV) -m grader calibrate --write-docs

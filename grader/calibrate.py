@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from grader import corpus, margins, patching, settings
 from grader.batch import keys
 from grader.engine import Referee
 from grader.kept import kept, task_key, verified
-from grader.pool import Pool, serve
+from grader.pool import Pool, serve, shown
 from grader.report import Request
 from grader.settings import Settings, enlarged
 
@@ -235,9 +234,7 @@ def measured(options: argparse.Namespace, lab: Settings, console: Console) -> li
             known.setdefault(task_key(task), task | found)
     missing = [task for task in todo if task_key(task) not in known]
     with Pool("grader.calibrate", options.jobs) as pool, path.open("a", encoding="utf-8") as file:
-        answers = track(pool.map(missing), "grading", total=len(missing), console=console,
-                        transient=True, disable=not console.is_terminal)  # fmt: skip
-        for result in answers:
+        for result in shown(pool.map(missing), "graded", len(missing), console):
             file.write(json.dumps(result | {"source": source}) + "\n")
             file.flush()
             known[task_key(result)] = result

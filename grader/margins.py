@@ -53,25 +53,26 @@ RATES = ["submissions", "runs", "least first attempt", "trained again", "rejecte
 HEADINGS = ["threshold", "bound", "nearest right", "runs", "nearest wrong", "cases"]
 
 
-def markdown(table: list[list[str]], rated: list[list[str]]) -> str:
+def table(headings: list[str], rows: list[list[str]]) -> str:
+    """Return rows as Markdown shows them."""
+    head = f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}\n"
+    return head + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def markdown(near: list[list[str]], rated: list[list[str]]) -> str:
     """Return the page that docs/ keeps."""
     made = report.environment()
     versions = ", ".join(f"{k} {made[k]}" for k in ("python", "torch", "numpy"))
-
-    def shown(headings: list[str], rows: list[list[str]]) -> str:
-        head = f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}\n"
-        return head + "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
     return (
         "# Margins of the gates\n\n"
         f"Measured {date.today().isoformat()} with {versions} by `make calibrate`: the solution "
         "in every configuration that can solve its task, over many seeds; every right case of the "
         "corpus; and once every wrong case that a gate has to catch.\n\n"
         "How far each threshold is from the nearest right and the nearest wrong submission:\n\n"
-        f"{shown(HEADINGS, table)}\n"
+        f"{table(HEADINGS, near)}\n"
         "How often a right submission is rejected, with the 95% upper bound of that rate (Clopper "
         "and Pearson 1934). Gate 4 trains once more, from another seed, where a training ends "
         "between `near_miss` and `exact_match` of lab.toml, and the better attempt counts: "
         "without that rule everything trained again would have been rejected.\n\n"
-        f"{shown(RATES, rated)}"
+        f"{table(RATES, rated)}"
     )

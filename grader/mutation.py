@@ -10,25 +10,27 @@ import argparse
 import tempfile
 import tomllib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from grader import mutants, patching, settings
+from grader import margins, mutants, patching, report, settings
 from grader.engine import Referee, Request
 from grader.expectations import Expectations
 from grader.mutants import Mutant
-from grader.pool import Pool, serve
+from grader.pool import Pool, serve, shown
 from grader.result import write_json
 
 EQUIVALENTS = patching.ROOT / "tests" / "corpus" / "equivalents.toml"
 SEED = 0
+DOCS = patching.ROOT / "docs" / "mutants.md"
+HEADINGS = ["file", "mutants", "killed", "equivalent", "survive", "kill rate"]
 TASK_FILES = ("masks", "attention", "residual", "encoder", "decoder", "training")
 
 
@@ -40,6 +42,11 @@ class Fate:
     key: str
     line: int
     killed_by: str
+
+    @property
+    def name(self) -> str:
+        """What tests/corpus/equivalents.toml calls it."""
+        return f"{self.file} {self.key}"
 
 
 def all_mutants(files: list[str]) -> list[Mutant]:
@@ -99,9 +106,42 @@ def run(todo: list[Mutant], jobs: int, console: Console) -> list[Fate]:
     """Judge all of them on `jobs` processes."""
     with Pool("grader.mutation", jobs) as pool:
         fates = pool.map(asdict(mutant) for mutant in todo)
-        shown = track(fates, "mutants", total=len(todo), console=console, transient=True,
-                      disable=not console.is_terminal)  # fmt: skip
-        return [Fate(**fate) for fate in shown]
+        return [Fate(**fate) for fate in shown(fates, "mutants", len(todo), console)]
+
+
+def tally(fates: list[Fate], known: Mapping[str, str]) -> list[list[str]]:
+    """Return a row for each file and one for all: HEADINGS."""
+    rows = []
+    for name in [*dict.fromkeys(f.file for f in fates), "all"]:
+        own = [f for f in fates if name in (f.file, "all")]
+        alive = [f for f in own if not f.killed_by]
+        equal = sum(f.name in known for f in alive)
+        killed = len(own) - len(alive)
+        rate = f"{100 * killed / (len(own) - equal):.1f}%" if len(own) > equal else "-"
+        rows.append([name, *map(str, (len(own), killed, equal, len(alive) - equal)), rate])
+    return rows
+
+
+def markdown(fates: list[Fate], known: Mapping[str, str]) -> str:
+    """Return the page that docs/ keeps."""
+    made = report.environment()
+    versions = ", ".join(f"{k} {made[k]}" for k in ("python", "torch", "numpy"))
+    killers = Counter(f.killed_by.split(" (")[0] for f in fates if f.killed_by)
+    survivors = [f for f in fates if not f.killed_by and f.name not in known]
+    return (
+        "# Mutants\n\n"
+        f"Measured {date.today().isoformat()} with {versions} by `make mutants`: every operator, "
+        "constant, name and argument in the solution's task bodies is changed once, and each such "
+        "tree meets the checks of its own stub first, then those of its task, then all parts and "
+        "gates 1 to 3, then gate 4. A mutant is killed by the first check that does not pass. "
+        "Those that are no mistakes are listed, with the reason, in "
+        "`tests/corpus/equivalents.toml`.\n\n"
+        f"{margins.table(HEADINGS, tally(fates, known))}\n"
+        "What killed them:\n\n"
+        f"{margins.table(['check', 'mutants'], [[k, str(n)] for k, n in killers.most_common()])}\n"
+        + ("Survivors:\n\n" if survivors else "None survives.\n")
+        + "".join(f"- {f.file}, line {f.line}: `{f.key}`\n" for f in survivors)
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -110,22 +150,16 @@ def main(options: argparse.Namespace) -> int:
     todo = all_mutants(options.files or list(TASK_FILES))[:: options.every]
     known = equivalents()
     fates = run(todo, options.jobs, console)
-    survivors = [f for f in fates if not f.killed_by and f"{f.file} {f.key}" not in known]
-    total, killed, equal = (
-        Counter(f.file for f in fates),
-        Counter(f.file for f in fates if f.killed_by),
-        Counter(f.file for f in fates if not f.killed_by and f"{f.file} {f.key}" in known),
-    )
-    table = Table("file", "mutants", "killed", "equivalent", "survive", "kill rate", box=None)
-    for name in total:
-        open_ = total[name] - killed[name] - equal[name]
-        real = total[name] - equal[name]
-        table.add_row(name, str(total[name]), str(killed[name]), str(equal[name]), str(open_),
-                      f"{100 * killed[name] / real:.1f}%")  # fmt: skip
+    table = Table(*HEADINGS, box=None)
+    for row in tally(fates, known):
+        table.add_row(*row)
     console.print(table)
+    survivors = [f for f in fates if not f.killed_by and f.name not in known]
     for fate in survivors:
         console.print(Text(f"survives {fate.file}:{fate.line} {fate.key}"), soft_wrap=True)
     write_json(options.out / "mutants.json", {"fates": [asdict(f) for f in fates]})
+    if options.write_docs:
+        DOCS.write_text(markdown(fates, known), encoding="utf-8")
     return 1 if survivors else 0
 
 

@@ -6,15 +6,20 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from rich.console import Console
+from rich.progress import track
+
 from grader.sandbox import protect_memory
 
 ROOT = Path(__file__).resolve().parent.parent
+SECONDS_BETWEEN_LINES = 30.0
 Json = dict[str, Any]
 
 
@@ -78,6 +83,21 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
+
+
+def shown(answers: Iterable[Json], label: str, total: int, console: Console) -> Iterator[Json]:
+    """Yield the answers under a bar; where there is no terminal, with a line every half minute."""
+    if console.is_terminal:
+        yield from track(answers, label, total=total, console=console, transient=True)
+        return
+    began = said = time.monotonic()
+    for done, answer in enumerate(answers, 1):
+        yield answer
+        now = time.monotonic()
+        if now - said > SECONDS_BETWEEN_LINES:
+            said = now
+            left = (now - began) / done * (total - done) / 60
+            console.print(f"{label}: {done} of {total}, {left:.0f} min left")
 
 
 def serve(judge: Callable[[Json], Json]) -> None:

@@ -1,0 +1,41 @@
+"""What the mutation run tells: a line now and then, a table, and a page."""
+
+import io
+
+from rich.console import Console
+
+from grader import mutation, pool
+from grader.mutation import Fate
+
+FATES = [
+    Fate("masks.py", "1.2: <= -> <", 40, "1.2 (failed)"),
+    Fate("masks.py", "1.2: diagonal -> 1", 41, "1.2 (error)"),
+    Fate("masks.py", "1.3: a & b -> b & a", 60, ""),
+    Fate("training.py", "6.4: 1.0 -> 2.0", 90, ""),
+]
+KNOWN = {"masks.py 1.3: a & b -> b & a": "either order is the same"}
+
+
+def test_equivalent_mutants_do_not_count_against_the_checks():
+    assert mutation.tally(FATES, KNOWN) == [
+        ["masks.py", "3", "2", "1", "0", "100.0%"],
+        ["training.py", "1", "0", "0", "1", "0.0%"],
+        ["all", "4", "2", "1", "1", "66.7%"],
+    ]
+
+
+def test_page_counts_the_killers_and_names_the_survivors():
+    page = mutation.markdown(FATES, KNOWN)
+    assert "| 1.2 | 2 |" in page
+    assert "- training.py, line 90: `6.4: 1.0 -> 2.0`" in page
+    assert "None survives." in mutation.markdown(FATES[:3], KNOWN)
+
+
+def test_long_work_says_how_far_it_is_where_there_is_no_terminal(monkeypatch):
+    text = io.StringIO()
+    clock = iter([0.0, 20.0, 40.0, 60.0])
+    monkeypatch.setattr(pool.time, "monotonic", lambda: next(clock))
+    console = Console(file=text, width=80)
+    answers = [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert list(pool.shown(iter(answers), "mutants", 3, console)) == answers
+    assert text.getvalue() == "mutants: 2 of 3, 0 min left\n"
