@@ -50,7 +50,7 @@ def whole(rounds: int, batch_size: int, tokens: int) -> Iterator[dict[str, float
 def by_length(points: int, batch_size: int) -> Iterator[dict[str, float]]:
     """Yield at every length the milliseconds per token of each model, both ways."""
     for tokens in LENGTHS[:points]:
-        rounds = list(whole(3, batch_size, tokens))
+        rounds = list(whole(3 if tokens <= 128 else 1, batch_size, tokens))
         median = {name: statistics.median(r[name] for r in rounds) for name in rounds[0]}
         yield {"tokens": tokens} | {n: 1e3 * seconds / tokens for n, seconds in median.items()}
 
@@ -58,17 +58,22 @@ def by_length(points: int, batch_size: int) -> Iterator[dict[str, float]]:
 def by_token(rounds: int, batch_size: int) -> Iterator[dict[str, float]]:
     """Yield the seconds of an early and of a late token, what attention has of them, and bytes.
 
-    All four are taken in turns, so that a machine that slows down slows all of them.
+    All are taken in turns, so that a machine that slows down slows all of them.
     """
     torch.manual_seed(0)
     model = DecoderOnlyTransformer(CONFIG).eval()
+    multi_query = DecoderOnlyTransformer(replace(CONFIG, num_kv_heads=1)).eval()
     for _ in range(rounds):
-        early, late = (Writing(model, batch_size, LATE + WINDOW) for _ in range(2))
+        early, late, shared = (
+            Writing(m, batch_size, LATE + WINDOW) for m in (model, model, multi_query)
+        )
         early.write(EARLY - 1)
         late.write(LATE - 1)
+        shared.write(LATE - 1)
         subjects = {
             "early": early.token,
             "late": late.token,
+            "late_multi_query": shared.token,
             "early_row": attention_row(late.cache, EARLY),
             "late_row": attention_row(late.cache, LATE),
         }

@@ -110,6 +110,8 @@ GENERATION = Catalogue(
         Figure("flat_tokens", "time of the 1,024th token / of the 16th, the attention row of each "
                "taken off", "tokens", "x", Target(1.5),
                difference_ratio(("late", "late_row"), ("early", "early_row"))),
+        Figure("multi_query_token", "the 1,024th token with one key/value head for all / with one "
+               "for each of 4", "tokens", "x", Target(), paired("late_multi_query", "late")),
         Figure("cache_memory", "largest memory of the cache / what its shape needs", "tokens", "x",
                Target(1.1), paired("peak_bytes", "shape_bytes")),
     ),
