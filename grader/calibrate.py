@@ -124,7 +124,7 @@ def judging(referee: Referee) -> Callable[[Json], Json]:
     def judge(task: Json) -> Json:
         made = CONFIGURATIONS[task["configuration"]] if task["configuration"] else None
         referee.adopt(made.settings(lab) if made else lab)
-        parts = frozenset[str]() if made else None
+        parts = None if task["kind"] == "right" and task["case"] else frozenset[str]()
         with tempfile.TemporaryDirectory(prefix="grader-calibrate-") as folder:
             path = patching.SOLUTION
             if task["case"]:
@@ -141,7 +141,7 @@ def judging(referee: Referee) -> Callable[[Json], Json]:
             )
             found = referee.grade(request)
         gates = {g["name"]: [g["status"], g["evidence"]] for g in found["gates"]}
-        asked = found["gates"][: task["last_gate"]] + ([] if made else found["parts"])
+        asked = found["gates"][: task["last_gate"]] + (found["parts"] if parts is None else [])
         passed = all(entry["status"] == "passed" for entry in asked)
         return task | {"score": found["score"], "passed": passed, "gates": gates}
 
@@ -159,7 +159,8 @@ def tell_positions(config: Path, positions: str) -> None:
 def tasks(lab: Settings, seeds: int, variants: int) -> Iterator[Json]:
     """Yield each configuration under its seeds, each right case under some, wrong ones once.
 
-    The lab's own gets all `seeds`; cases that parts alone have to catch say nothing of a gate.
+    The lab's own gets all `seeds`. A case whose parts alone have to catch it is shown to gates 1
+    to 3: those that would have stopped it say how near a wrong submission comes.
     """
     for seed in range(seeds):
         for name, made in CONFIGURATIONS.items():
@@ -167,8 +168,8 @@ def tasks(lab: Settings, seeds: int, variants: int) -> Iterator[Json]:
                 yield {"kind": "right", "case": "", "configuration": name, "seed": seed,
                        "last_gate": 4}  # fmt: skip
     for case in corpus.load(lab, kinds=["right", "wrong"]):
-        gates = case.scope(lab.points).gates
-        for seed in range((variants if case.kind == "right" else 1) if gates else 0):
+        gates = max(3, case.scope(lab.points).gates)
+        for seed in range(variants if case.kind == "right" else 1):
             yield {"kind": case.kind, "case": str(case.path), "configuration": "", "seed": seed,
                    "last_gate": gates}  # fmt: skip
 
@@ -184,7 +185,7 @@ def values(evidence: Any, name: str) -> Iterator[float]:
 
 
 def collect(results: list[Json], lab: Settings) -> dict[str, Seen]:
-    """Sort what was measured by threshold; a failed gate's witness counts with its ratio."""
+    """Sort what was measured by threshold; a failed gate's witness counts by its ratio."""
     table = {t.name: Seen() for t in THRESHOLDS}
     for result in results:
         for threshold in THRESHOLDS:
@@ -201,8 +202,11 @@ def witnessed(evidence: Any, threshold: Threshold, lab: Settings) -> list[float]
     """Return the values that failed this threshold."""
     bound = threshold.bound(lab)
     found = list(values(evidence, threshold.value))
-    if threshold.right_is_below and threshold.gate in GATES[:2]:
-        found = [ratio * bound for ratio in values(evidence, "ratio")]
+    if threshold.gate in GATES[:3]:
+        if threshold.right_is_below:
+            found = [ratio * bound for ratio in values(evidence, "ratio")]
+        elif "moved" in evidence and "expected_at_least" in evidence:
+            found = [evidence["moved"] / evidence["expected_at_least"] * bound]
     return [v for v in found if (v > bound) == threshold.right_is_below and v != bound]
 
 

@@ -65,3 +65,28 @@ def test_every_configuration_has_its_seeds_and_the_labs_own_has_all():
 def test_upper_bound_of_a_rate_is_the_known_one():
     assert margins.upper_rate(0, 50) == pytest.approx(1 - 0.05 ** (1 / 50))
     assert margins.upper_rate(1, 1) == 1.0
+
+
+LAB = load()
+WITNESSES = {
+    "gate 1: forbidden influence": ({"ratio": 3.0}, 3e-6),
+    "gate 1: allowed influence (control)": ({"moved": 2.0, "expected_at_least": 8.0}, 2.5e-5),
+    "gate 2: influence of padding": ({"loss": [1.0, 2.0], "ratio": 5.0}, 5e-6),
+    "gate 2: response to a mask (control)": ({"moved": 0.0, "expected_at_least": 1.0}, 0.0),
+    "gate 3: error of a gradient": ({"gradient": 0.0, "ratio": 189.0}, 1.89),
+    "gate 4: exact match": ({"exact_match": 0.5}, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", WITNESSES)
+def test_failed_gate_tells_how_far_it_was_from_the_threshold(name):
+    (threshold,) = (t for t in calibrate.THRESHOLDS if t.name == name)
+    evidence, far = WITNESSES[name]
+    assert calibrate.witnessed(evidence, threshold, LAB) == [pytest.approx(far)]
+    others = [t for t in calibrate.THRESHOLDS if t.gate == threshold.gate and t is not threshold]
+    assert all(calibrate.witnessed(evidence, other, LAB) == [] for other in others)
+
+
+def test_every_wrong_case_is_shown_to_gates_1_to_3():
+    found = [t for t in calibrate.tasks(LAB, 0, 0)]
+    assert {t["kind"] for t in found} == {"wrong"} and {t["last_gate"] for t in found} == {3, 4}

@@ -190,12 +190,13 @@ def judge(
     outputs, losses = answers
     base = base_logits(bench, batch, next(outputs))
     loss = next(losses, None)
-    bound = bench.tolerance * max(1.0, float(np.abs(base).max()))
+    scale = max(1.0, float(np.abs(base).max()))
+    bound = bench.tolerance * scale
     circumstances = bench.describe(model, mode, batch.padded)
     for form in others:
         gap = difference(bench, batch, form, next(outputs), base)
         moved_loss = next(losses, None)
-        seen["largest_difference"] = max(seen["largest_difference"], float(gap.max()))
+        seen["largest_difference"] = max(seen["largest_difference"], float(gap.max()) / scale)
         witness = circumstances | {"form": form.name, "tolerance": bound}
         if gap.max() > bound and not (
             gap.max() <= ROUNDING * bound
@@ -219,9 +220,13 @@ def judge(
         moved = difference(bench, batch, plain, next(outputs), base)
         next(losses, None)
         rows = moved[:2].max(axis=1)
-        seen["smallest_response"] = min(seen["smallest_response"], float(rows.min()))
-        if rows.min() < RESPONDS * bound / bench.tolerance:
-            padding.explain_silence(what, circumstances | {"moved": float(rows.min())}, findings)
+        seen["smallest_response"] = min(seen["smallest_response"], float(rows.min()) / scale)
+        if rows.min() < RESPONDS * scale:
+            padding.explain_silence(
+                what,
+                circumstances | {"moved": float(rows.min()), "expected_at_least": RESPONDS * scale},
+                findings,
+            )
 
 
 def tied(bench: Bench) -> bool:
