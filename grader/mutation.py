@@ -130,10 +130,11 @@ def markdown(fates: list[Fate], known: Mapping[str, str]) -> str:
     survivors = [f for f in fates if not f.killed_by and f.name not in known]
     return (
         "# Mutants\n\n"
-        f"Measured {date.today().isoformat()} with {versions} by `make mutants`: every operator, "
-        "constant, name and argument in the solution's task bodies is changed once, and each such "
-        "tree meets the checks of its own stub first, then those of its task, then all parts and "
-        "gates 1 to 3, then gate 4. A mutant is killed by the first check that does not pass. "
+        f"Measured {date.today().isoformat()} with {versions} by `make mutants`: in the solution's "
+        "task bodies statements, operators, constants, arguments and names that are easily "
+        "confused are dropped or changed, one at a time. Each such tree meets the checks of its "
+        "own stub first, then those of its task, then all parts and gates 1 to 3, then gate 4. A "
+        "mutant is killed by the first check that does not pass. "
         "Those that are no mistakes are listed, with the reason, in "
         "`tests/corpus/equivalents.toml`.\n\n"
         f"{margins.table(HEADINGS, tally(fates, known))}\n"
