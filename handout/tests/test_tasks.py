@@ -19,7 +19,8 @@ TASKS = [stub["id"] for stub in (*POINTS["stubs"], *POINTS["stretch"])]
 @pytest.fixture(scope="session")
 def checks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """Check every task that was selected, all in one run."""
-    chosen = [item.callspec.params["task"] for item in request.session.items]
+    selected = {item.name for item in request.session.items}  # tests of your own may be there too
+    chosen = [task for task in TASKS if f"test_task[{task}]" in selected]
     out = tmp_path_factory.mktemp("check")
     command = [sys.executable, "-m", "grader", "check", *chosen, "--tree", "starter", "--quiet"]
     done = subprocess.run([*command, "--out", str(out)], cwd=ROOT, capture_output=True, text=True)
