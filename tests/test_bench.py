@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import date
 from importlib import metadata
 from pathlib import Path
@@ -234,9 +235,19 @@ def test_docs_keep_what_was_not_measured_again(
     assert f"| `lone` | c |  | at most 0.5 s | 2 s | 1 to 3 s | 2 | 1 | {date.today()} |" in text
     bench(tmp_path, "--write-docs", "--only", "pair", run=failed)  # no measurement
     assert page_of.read_text() == text
-    tree["machine"]["torch"] = "1.0"
+    # Steps are the same on another machine, seconds are not; another torch may change both.
+    pair = replace(PAIR, timed=False)
+    counted = Catalogue((pair, OTHER), (RATIO, FACTOR, LONE), (CURVE,))
+    tree["machine"]["processor"] = "another"
+    data.write_text(json.dumps(tree))
+    bench(tmp_path, "--write-docs", "--only", "other", known=counted)
+    assert "2001-02-03" in page_of.read_text()
     data.write_text(json.dumps(tree))
     bench(tmp_path, "--write-docs", "--only", "other")
+    assert "2001-02-03" not in page_of.read_text()
+    tree["machine"]["torch"] = "1.0"
+    data.write_text(json.dumps(tree))
+    bench(tmp_path, "--write-docs", "--only", "other", known=counted)
     assert "2001-02-03" not in page_of.read_text()
     assert "of another machine or other versions" in capsys.readouterr().out
 

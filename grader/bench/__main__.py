@@ -20,6 +20,7 @@ from grader.result import write_json
 DONE, MISSED, USAGE, STOPPED = 0, 1, 2, 130
 DOCS = rounds.ROOT / "docs"
 DATA = "bench.json"
+VERSIONS = ("python", "torch", "numpy")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,7 +76,7 @@ def main(
         print("stopped; what was measured so far is kept", file=sys.stderr)
         return STOPPED
     if options.write_docs:
-        whole = session.joined(known, kept(docs / DATA, where))
+        whole = session.joined(known, kept(docs / DATA, where, known))
         write_docs(report.tree(whole, began, where), docs)
     return MISSED if options.check and any(r.fails for r in results) else DONE
 
@@ -91,15 +92,19 @@ def listed(known: Catalogue) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def kept(path: Path, where: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the experiments that the docs hold, if they were made on this class of machine."""
+def kept(path: Path, where: Mapping[str, Any], known: Catalogue) -> dict[str, Any]:
+    """Return the experiments that the docs hold and that this class of machine would repeat."""
     if not path.is_file():
         return {}
     tree = json.loads(path.read_text(encoding="utf-8"))
-    if tree["machine"] != where:
-        print("the docs held figures of another machine or other versions: these are gone")
+    found = dict(tree["experiments"])
+    if tree["machine"] == where:
+        return found
+    print("the docs held figures of another machine or other versions: these are gone")
+    if any(tree["machine"].get(name) != where.get(name) for name in VERSIONS):
         return {}
-    return dict(tree["experiments"])
+    counted = {e.name for e in known.experiments if not e.timed}
+    return {name: made for name, made in found.items() if name in counted}
 
 
 def write_docs(tree: dict[str, Any], docs: Path) -> None:

@@ -211,9 +211,10 @@ COMBINATIONS = Catalogue(
     (
         Experiment("combinations", "steps to 0.99 for every position scheme, D 32, 4 heads, "
                    "sequences of 3 to 7, one seed", "bench.combinations", ("positions",),
-                   rounds=28),
+                   rounds=28, timed=False),
         Experiment("parts", "the same for every part and for mixtures of parts, with learned and "
-                   "sinusoidal positions", "bench.combinations", ("parts",), rounds=18),
+                   "sinusoidal positions", "bench.combinations", ("parts",),
+                   rounds=18, timed=False),
     ),
     (),
     (),

@@ -32,6 +32,7 @@ class Experiment:
         arguments: Its command line.
         rounds: How many rounds it prints; every round measures each subject once, in turn.
         threads: Threads of each process in it.
+        timed: Whether it measures time or memory, which another machine would give otherwise.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Experiment:
     arguments: tuple[str, ...] = ()
     rounds: int = 1
     threads: int = 1
+    timed: bool = True
 
 
 @dataclass(frozen=True)
