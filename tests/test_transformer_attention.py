@@ -210,6 +210,20 @@ def test_layer_refuses_what_does_not_fit(call, message):
         attention()(given.pop("query"), given.pop("key_value", None), **given)
 
 
+@pytest.mark.parametrize("own", [6, 3])
+@pytest.mark.parametrize("queries", [1, T])
+@pytest.mark.parametrize("shape", [(1, 2, T, S), (1, 6, 2, S), (3, 1, 1, S), (1, 6, 1, T), (T, S)])
+def test_layer_refuses_a_score_bias_and_masks_that_do_not_fit_the_scores(own, queries, shape):
+    layer = attention(num_kv_heads=own)
+    query, source = torch.ones(B, queries, 66), torch.ones(B, S, 66)
+    scores = rf"must broadcast to \({B}, 6, {queries}, {S}\), got shape"
+    with pytest.raises(ValueError, match=f"score_bias {scores}"):
+        layer(query, source, score_bias=torch.ones(shape))
+    if queries == 1 or len(shape) == 4:
+        with pytest.raises(ValueError, match=f"mask {scores}"):
+            layer(query, source, attention_mask=torch.ones(shape, dtype=torch.bool))
+
+
 def test_layer_refuses_validity_that_is_not_bool():
     with pytest.raises(TypeError, match="query_valid must be bool"):
         attention()(torch.ones(B, T, 66), query_valid=torch.ones(B, T))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .cache import CacheSlot, Room, extend
-from .checks import check_attention_inputs, check_cache, check_shapes
+from .checks import check_attention_inputs, check_broadcast, check_cache, check_shapes
 from .config import ModelConfig
 from .masks import causal_mask, combine_masks, zero_padding
 from .positions import RotaryTables
@@ -334,7 +334,11 @@ class MultiHeadAttention(nn.Module):
 
         Returns:
             Attended(context, weights): (B, H, T, K) and (B, H, T, S) float.
+
+        Raises:
+            ValueError: A mask or a score_bias that does not fit the scores.
         """
+        check_broadcast("score_bias", score_bias, (*queries.shape[:3], keys.shape[2]))
         if self.num_kv_heads != self.num_heads:
             if queries.shape[2] == 1:
                 return self.attend_from_one_token(queries, keys, values, mask, score_bias)
@@ -354,7 +358,12 @@ class MultiHeadAttention(nn.Module):
 
         Heads that share keys become the rows of one head: where tokens are written one by one,
         repeated heads would copy all that is remembered for every token.
+
+        Raises:
+            ValueError: A mask that does not fit the scores.
         """
+        # A mask that does not fit could fit by accident once its axes mean something else.
+        check_broadcast("mask", mask, (*queries.shape[:3], keys.shape[2]))
         rows = (self.num_kv_heads, self.num_heads // self.num_kv_heads)
 
         def as_rows(x: Tensor | None) -> Tensor | None:

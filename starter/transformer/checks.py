@@ -35,10 +35,24 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
         return
     if mask.dtype != torch.bool:
         raise TypeError(f"mask must be bool (True = may attend), got {mask.dtype}")
-    full = (batch, heads, num_queries, num_keys)
-    fits = mask.dim() == 4 and all(m in (1, f) for m, f in zip(mask.shape, full, strict=True))
-    if not fits:
-        raise ValueError(f"mask must broadcast to {full}, got shape {tuple(mask.shape)}")
+    check_broadcast("mask", mask, (batch, heads, num_queries, num_keys))
+
+
+def check_broadcast(name: str, given: Tensor | None, full: tuple[int, ...]) -> None:
+    """Refuse what would not leave the shape of the scores as it is.
+
+    Args:
+        name: What it is called in the message.
+        given: Four dimensions, each 1 or that of the scores; None always fits.
+        full: (B, H, T, S), the shape of the scores.
+
+    Raises:
+        ValueError: Another shape.
+    """
+    if given is None:
+        return
+    if given.dim() != 4 or any(g not in (1, f) for g, f in zip(given.shape, full, strict=True)):
+        raise ValueError(f"{name} must broadcast to {full}, got shape {tuple(given.shape)}")
 
 
 def check_shapes(
