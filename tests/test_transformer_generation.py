@@ -155,6 +155,28 @@ def test_modes_come_back_after_an_error():
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_ids_of_32_bits_are_written_after_like_those_of_64(use_cache):
+    prompt = torch.tensor([[1, 3, 0], [1, 4, 5]])
+    for generate, kind in (
+        (generate_seq2seq, Seq2SeqTransformer),
+        (generate_decoder_only, DecoderOnlyTransformer),
+    ):
+        model = random_weights(kind(CONFIG))
+        wide, narrow = (
+            generate(model, ids, max_new_tokens=5, use_cache=use_cache)
+            for ids in (prompt, prompt.int())
+        )
+        assert narrow.dtype == torch.int64 and torch.equal(wide, narrow)
+
+
+def test_no_rows_get_no_answers():
+    none = torch.ones(0, 3, dtype=torch.int64)
+    pair, alone = Seq2SeqTransformer(CONFIG), DecoderOnlyTransformer(CONFIG)
+    assert generate_seq2seq(pair, none, max_new_tokens=5).shape == (0, 1)
+    assert generate_decoder_only(alone, none, max_new_tokens=5).shape == (0, 3)
+
+
 def test_prompt_and_source_are_not_changed():
     prompt = torch.tensor([[1, 3, 0], [1, 4, 5]])
     generate_decoder_only(random_weights(DecoderOnlyTransformer(CONFIG)), prompt, max_new_tokens=5)

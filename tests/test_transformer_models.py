@@ -133,6 +133,8 @@ def test_models_refuse_ids_that_are_no_batch_and_rows_without_a_token(kind):
         run(model, torch.full((3, 5), -7), source)
     with pytest.raises(TypeError, match="must be int64 or int32, got torch.float32"):
         run(model, tokens.float(), source)
+    with pytest.raises(TypeError, match="must be a tensor, got list"):
+        run(model, tokens.tolist(), source)
 
 
 def test_encoder_decoder_refuses_a_source_row_without_a_token():

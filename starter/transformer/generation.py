@@ -63,6 +63,7 @@ def generate_seq2seq(
     check_writing(model.config, max_new_tokens, bos_id=bos_id, eos_id=eos_id)
     with evaluating(model):
         valid = token_validity(source, source_valid, model.config.pad_id)
+        source = source.long()
         memory = model.encode(source, valid)
         cache = DecodingCache(model.config.num_layers, max_new_tokens) if use_cache else None
         tokens = source.new_full((source.shape[0], 1), bos_id)
@@ -115,8 +116,11 @@ def generate_decoder_only(
     valid = token_validity(prompt, valid_prompt, model.config.pad_id)
     require_tokens("prompt", valid)
     batch, columns = prompt.shape
+    if not batch:
+        return prompt.long()
     # A row's prompt ends with its last real token; what follows is free for new ones.
     lengths = (valid * torch.arange(1, columns + 1, device=prompt.device)).amax(dim=1)  # (B,)
+    prompt = prompt.long()
     written = prompt.new_full((batch, max_new_tokens), 0 if eos_id is None else eos_id)
     num_written = torch.zeros_like(lengths)
     finished = num_written >= max_new_tokens

@@ -220,9 +220,11 @@ def token_validity(ids: Tensor, valid: Tensor | None, pad_id: int | None) -> Ten
         (B, T) bool.
 
     Raises:
-        TypeError: The ids are not integers, or valid is not bool.
+        TypeError: The ids are not a tensor of integers, or valid is not one of bool.
         ValueError: Ids or validity of the wrong shape.
     """
+    if not isinstance(ids, Tensor):
+        raise TypeError(f"token ids must be a tensor, got {type(ids).__name__}")
     if ids.dim() != 2 or ids.shape[1] < 1:
         raise ValueError(
             f"token ids must have shape (B, T) with T at least 1, got {tuple(ids.shape)}"
