@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -89,6 +90,41 @@ def test_loading_refuses_what_is_no_checkpoint(tmp_path):
     save_file({"x": torch.ones(2)}, path)
     with pytest.raises(ValueError, match="holds no model of this package"):
         load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("{", "Expecting property name"),
+        ("[1]", "must be a mapping"),
+        ('{"alibi": true}', "alibi"),
+        ('{"d_model": "32"}', "d_model must be an integer, got '32'"),
+        ('{"d_model": 33}', "got 33 and 4"),
+    ],
+)
+def test_loading_names_the_file_whose_configuration_it_does_not_know(tmp_path, config, message):
+    path = tmp_path / "model.safetensors"
+    save_file({"x": torch.ones(2)}, path, {"kind": "decoder-only", "config": config})
+    with pytest.raises(ValueError, match=message) as refusal:
+        load_checkpoint(path)
+    assert str(refusal.value).startswith(f"{path} holds a configuration")
+
+
+def test_a_folder_is_no_checkpoint_and_a_missing_one_holds_none(tmp_path):
+    with pytest.raises(IsADirectoryError, match=f"{tmp_path} is a folder"):
+        load_checkpoint(tmp_path)
+    path = tmp_path / "missing" / "model.safetensors"
+    with pytest.raises(OSError, match=f"{path} cannot be written"):
+        save_checkpoint(DecoderOnlyTransformer(CONFIG), path)
+    with pytest.raises(FileNotFoundError, match=str(path)):
+        load_checkpoint(path)
+
+
+def test_numbers_of_numpy_in_a_configuration_are_saved_as_plain_ones(tmp_path):
+    config = replace(CONFIG, num_layers=np.int64(1), dropout=np.float32(0.5))
+    path = tmp_path / "model.safetensors"
+    save_checkpoint(DecoderOnlyTransformer(config), path)
+    assert load_checkpoint(path).config == config
 
 
 def test_loading_names_every_weight_that_does_not_fit(tmp_path):

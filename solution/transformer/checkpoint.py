@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import asdict
+from numbers import Integral, Real
 from pathlib import Path
 
 import torch
@@ -27,16 +28,26 @@ def save_checkpoint(model: Model, path: Path) -> None:
     Args:
         model: Its weights are written in their own dtype.
         path: The file; replaced when it exists.
+
+    Raises:
+        OSError: There is no such folder, or it cannot be written to.
     """
     kind = next(name for name, kind in KINDS.items() if isinstance(model, kind))
-    metadata = {"kind": kind, "config": json.dumps(asdict(model.config))}
+    # Sizes may have come from NumPy, whose numbers JSON does not know.
+    metadata = {"kind": kind, "config": json.dumps(asdict(model.config), default=_plain_number)}
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     unfinished = path.with_name(path.name + ".part")
     try:
         save_file(weights, unfinished, metadata)
         os.replace(unfinished, path)
+    except SafetensorError as error:
+        raise OSError(f"{path} cannot be written: {error}") from error
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _plain_number(value: Integral | Real) -> int | float:
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def load_checkpoint(path: Path) -> Model:
@@ -46,8 +57,12 @@ def load_checkpoint(path: Path) -> Model:
         path: A file written by save_checkpoint.
 
     Raises:
-        ValueError: The file is no such checkpoint, or its weights do not fit its configuration.
+        OSError: There is no such file, or it is a folder.
+        ValueError: The file is no such checkpoint, its configuration is none of this version of
+            the package, or its weights do not fit its configuration.
     """
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{path} is a folder, not a checkpoint")
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -56,7 +71,13 @@ def load_checkpoint(path: Path) -> Model:
         raise ValueError(f"{path} is not a safetensors file: {error}") from error
     if metadata.get("kind") not in KINDS or "config" not in metadata:
         raise ValueError(f"{path} holds no model of this package (its metadata: {metadata})")
-    model = KINDS[metadata["kind"]](ModelConfig(**json.loads(metadata["config"])))
+    try:
+        config = ModelConfig(**json.loads(metadata["config"]))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} holds a configuration that this package does not know: {error}"
+        ) from error
+    model = KINDS[metadata["kind"]](config)
     check_names(weights, model.state_dict(), str(path))
     model.load_state_dict(weights, assign=True)
     return model.requires_grad_().eval()
