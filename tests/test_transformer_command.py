@@ -94,6 +94,16 @@ def test_options_out_of_range_are_one_line_and_exit_2(capsys, command, message):
     assert message in captured.err and len(captured.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "message"), [(".", "must name a file"), ("missing/x", "a folder that exists")]
+)
+def test_checkpoint_without_a_place_is_refused_before_training(capsys, tmp_path, name, message):
+    assert main(["seq2seq", "--checkpoint", str(tmp_path / name)]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and str(tmp_path / name) in captured.err
+    assert captured.out == ""
+
+
 def test_unknown_words_are_usage_errors(capsys):
     for command in (["seq2seq", "--task", "sort"], ["encoder-only"], []):
         with pytest.raises(SystemExit) as refusal:

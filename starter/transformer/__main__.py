@@ -133,6 +133,21 @@ def report(name: str, value: str) -> None:
     print(f"{name:<31}{value}")
 
 
+def require_file_name(path: Path) -> None:
+    """Refuse, before the training rather than after it, what a checkpoint cannot be called.
+
+    Args:
+        path: Where the checkpoint will be.
+
+    Raises:
+        ValueError: The path is a folder, or the folder that it names does not exist.
+    """
+    if path.is_dir():
+        raise ValueError(f"--checkpoint must name a file, got the folder {path}")
+    if not path.parent.is_dir():
+        raise ValueError(f"--checkpoint must be in a folder that exists, got {path}")
+
+
 def run(options: argparse.Namespace) -> None:
     """Train, evaluate and, when asked, save.
 
@@ -142,6 +157,8 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         ValueError: Options out of range.
     """
+    if options.checkpoint is not None:
+        require_file_name(options.checkpoint)
     config = CONFIGS[options.config]
     if options.large:
         size = {name: getattr(LARGER, name) for name in ("d_model", "num_layers", "d_ff")}
