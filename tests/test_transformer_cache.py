@@ -118,6 +118,8 @@ def test_decoder_refuses_a_cache_of_other_depth_or_length():
     x, memory = torch.ones(B, 1, 32), torch.ones(B, 3, 32)
     with pytest.raises(ValueError, match="a cache of 3 layers does not fit 2 layers"):
         decoder(x, memory, cache=DecodingCache(3))
+    with pytest.raises(ValueError, match="a cache of 0 layers does not fit 2 layers"):
+        decoder(x, memory, cache=DecodingCache(0))
     with pytest.raises(ValueError, match="offset must be the cached length 0, got 4"):
         decoder(x, memory, offset=4, cache=DecodingCache(2))
     with pytest.raises(ValueError, match="offset must be the cached length 0, got 4"):

@@ -125,7 +125,7 @@ class DecodingCache:
         lengths = [slot.length for slot in self.slots]
         if len(set(lengths)) > 1:
             raise ValueError(f"every layer must have cached the same length, got {lengths}")
-        return lengths[0]
+        return lengths[0] if lengths else 0
 
     @property
     def elements(self) -> int:
