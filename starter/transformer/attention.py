@@ -254,12 +254,13 @@ class MultiHeadAttention(nn.Module):
                the errors about shapes and offsets.
             2. Project (q_proj, k_proj, v_proj), then split: queries into self.num_heads, keys
                and values into self.num_kv_heads.
-            3. Then two given one-liners, in this order; each returns what it was given until
-               its stretch task matters: self.rotate, self.remember.
+            3. Then two given methods, in this order: self.rotate returns queries and keys,
+               self.remember keys, values and key_valid. Each returns what it was given until
+               its stretch task matters, so go on with what it returns.
             4. combine_masks joins the masks. With an offset, which position does query 0 have
                when seen from key 0? Count the keys after self.remember.
-            5. Let padded queries attend to anything, so that no row is empty, and set their
-               output to 0 at the end with zero_padding.
+            5. Let padded queries attend to anything, so that no row is empty (without any mask
+               none is), and set their output to 0 at the end with zero_padding.
             6. self.attend (given) calls your scaled_dot_product_attention, with self.dropout on
                the weights.
             7. Merge the heads and apply out_proj; self.dropout belongs on the output too.
