@@ -90,6 +90,8 @@ def test_multi_head_attention_obeys_every_mask(
              causes=chosen(causes.MASKS, "causal_ignored")),
         Case("self-attention with padded keys", {"query": query, "key_valid": EVERY_ROW},
              causes=chosen(causes.MASKS, "key_valid_ignored", "mask_of_other_rows")),
+        Case("self-attention with padded queries and no mask",
+             {"query": query, "query_valid": EVERY_ROW}, EVERY_ROW),
         Case("self-attention with padding", padded, EVERY_ROW,
              chosen(causes.MASKS, "key_valid_on_queries")),
         Case("self-attention under a causal mask and padding", padded | {"causal": True}, EVERY_ROW,
