@@ -31,6 +31,7 @@ OLD_NAMES = {
     "attention_branch.norm": "n1",
     "feed_forward_branch.norm": "n3",
 }
+KEPT = "Only k_proj and v_proj change; load every other weight as it was, with every method."
 GROUPS = "Ask which rows of a weight make up one head, and which heads share one afterwards."
 
 
@@ -81,10 +82,14 @@ def test_convert_merges_the_heads_of_each_group(
                 if any(agrees(value, merged(weight, kind)) for kind in ("mean", "first")):
                     fail("random_is_not_fresh", "convert", f"{what}: it is made of the old heads.",
                          "Keep what the new model was built with.")  # fmt: skip
+                if not value.any():
+                    fail("random_is_not_fresh", "convert", f"{what}: it is all zero.",
+                         "Keep what the new model was built with.")  # fmt: skip
                 continue
             want = merged(weight, how) if shared(name) else weight
             value = tensor(got.get(name), want.shape, what, "convert")
-            suspects = []
+            # Whatever stands there instead: it is not what the checkpoint holds.
+            suspects = [Suspect("weight_not_loaded", value, "the old weight is lost.", KEPT)]
             if shared(name):
                 suspects = [
                     Suspect("groups_alternate", alternating(weight),
