@@ -86,6 +86,8 @@ def test_same_seed_gives_the_same_report(capsys):
         (["seq2seq", "--min-length", "9"], "min 9 and max 7"),
         (["decoder-only", "--pattern", "1"], "got 1 out of 13"),
         (["decoder-only", "--length", "600", "--quick"], "length 601 does not fit max_len 512"),
+        (["seq2seq", "--seed", "-1"], "--seed must be from 0 to 2**63 - 2, got -1"),
+        (["decoder-only", "--seed", "9223372036854775807"], "got 9223372036854775807"),
     ],
 )
 def test_options_out_of_range_are_one_line_and_exit_2(capsys, command, message):

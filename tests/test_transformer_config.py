@@ -84,6 +84,7 @@ def test_config_refuses_values_of_another_type(fields, message):
         ({"weight_decay": -0.1}, "weight_decay must be finite and not negative, got -0.1"),
         ({"learning_rate": math.nan}, "learning_rate must be positive and finite, got nan"),
         ({"betas": (0.9, 1.0)}, r"each of betas must be in \[0, 1\), got 1.0"),
+        ({"betas": 0.9}, "betas must be two numbers, got 0.9"),
         ({"betas": (0.9,)}, r"betas must be two numbers, got \(0.9,\)"),
         ({"decay_power": -1.0}, "decay_power must be finite and not negative, got -1.0"),
     ],

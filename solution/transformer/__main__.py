@@ -20,6 +20,7 @@ from .training import masked_cross_entropy, teacher_forcing, train
 
 CONFIGS = {"lab": LAB, "vanilla-2017": VANILLA_2017, "llama-style": LLAMA_STYLE}
 HELD_OUT_ROWS = 512
+LARGEST_SEED = 2**63 - 1  # held-out rows take the next one
 QUICK_STEPS = 40
 QUICK_ROWS = 32
 
@@ -159,6 +160,8 @@ def run(options: argparse.Namespace) -> None:
     """
     if options.checkpoint is not None:
         require_file_name(options.checkpoint)
+    if not 0 <= options.seed < LARGEST_SEED:
+        raise ValueError(f"--seed must be from 0 to 2**63 - 2, got {options.seed}")
     config = CONFIGS[options.config]
     if options.large:
         size = {name: getattr(LARGER, name) for name in ("d_model", "num_layers", "d_ff")}

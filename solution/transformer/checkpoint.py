@@ -120,7 +120,7 @@ def verify_checkpoint(model: Model, path: Path, inputs: tuple[Tensor, ...]) -> N
         ValueError: The logits differ; the message holds the largest difference.
     """
     reloaded = load_checkpoint(path)
-    with evaluating(model), torch.no_grad():
+    with evaluating(model):
         expected, got = model(*inputs), reloaded(*inputs)
     if not torch.equal(expected, got):
         difference = (expected - got).abs().max().item()

@@ -85,7 +85,7 @@ class ModelConfig:
         tied: whether the output projection is the (target) embedding table; None means no in the
             encoder-decoder and yes in the decoder-only model.
         pad_id: id of the padding token; None means that every id is an ordinary token.
-        max_len: rows of a learned position table.
+        max_len: rows of a learned position table; other schemes compute so many in advance.
         t5_buckets: buckets of the relative-position bias.
         t5_max_distance: distance from which on all positions share the last bucket.
 
@@ -214,7 +214,7 @@ class TrainingRecipe:
         _check_number("warmup_fraction", self.warmup_fraction, "in [0, 1)", 0.0, 1.0)
         for name in ("decay_power", "weight_decay"):
             _check_number(name, getattr(self, name), "finite and not negative", 0.0)
-        if len(self.betas) != 2:
+        if not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2:
             raise ValueError(f"betas must be two numbers, got {self.betas}")
         for beta in self.betas:
             _check_number("each of betas", beta, "in [0, 1)", 0.0, 1.0)
