@@ -12,6 +12,7 @@ from grader.compare import Suspect, fail, judge
 from grader.draws import Draws
 from grader.parameters import ProbeConfig
 from grader.parts import Findings, ask, built_on, must_raise, sure
+from grader.student_error import StudentError
 from grader.submission import Question, Submission, build, call, config, forward, handle, tensor
 
 FIELDS = ["key", "value", "valid"]
@@ -49,23 +50,43 @@ def test_append_joins_new_positions_and_keeps_the_old_cache(
     )
     saved = {"old": first, "longer": joined(first, second),
              "longest": joined(first, second, third), "branch": joined(first, other)}  # fmt: skip
-    answers = submission.ask(
+    questions = [
         call("attention.KVCache", *first, save="old"),
         call("@old.append", *second, save="longer"),
         call("@longer.append", *third, save="longest"),
         call("@old.append", *other, save="branch"),
         *[Question("fields", {"handle": name, "names": FIELDS}) for name in saved],
-    )
+    ]
+    try:
+        answers = submission.ask(*questions)
+    except StudentError as error:
+        if error.type == "AttributeError" and not error.frames:  # we asked, of what came back
+            fail("no_cache_returned", "attention", "what append returns is no KVCache: "
+                 f"{error.message}.", "Look at what append promises to return.")  # fmt: skip
+        raise
     for (name, wanted), answer in zip(saved.items(), answers[len(saved) :], strict=True):
         for field, want, got in zip(FIELDS, wanted, answer["values"], strict=False):
             what = f"{field} of the {name} cache"
+            if name == "old" and isinstance(got, np.ndarray) and got.size > want.size:
+                fail("old_cache_changed", "attention", f"{what} has grown from {want.shape} to "
+                     f"{got.shape}: append changed the cache that it was called on.",
+                     "Another continuation may still need it. What does append promise to "
+                     "return?")  # fmt: skip
             got = tensor(got, want.shape, what, "attention", want.dtype.kind)
             axis = min(2, want.ndim - 1)
             old = first[FIELDS.index(field)].shape[axis]
             turned = np.roll(want, want.shape[axis] - old, axis=axis)
-            judge(got, want, what=what, part="attention", advice=WHERE, suspects=[
-                Suspect("new_before_old", turned, "the new positions stand before the old ones.",
-                        WHERE)])  # fmt: skip
+            suspects = [Suspect("new_before_old", turned, "the new positions stand before the old "
+                                "ones.", WHERE)]  # fmt: skip
+            if field == "valid":
+                suspects.append(Suspect("validity_lost", np.ones_like(want), "every position "
+                                        "counts as real.", "Follow valid through append.")
+                                )  # fmt: skip
+            else:
+                suspects.append(Suspect("keys_and_values_exchanged", wanted[field == "key"],
+                                        "keys and values have changed places.", "Follow each of "
+                                        "the three through append."))  # fmt: skip
+            judge(got, want, what=what, part="attention", advice=WHERE, suspects=suspects)
     return {"caches": len(saved)}
 
 

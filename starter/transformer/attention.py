@@ -179,7 +179,8 @@ class KVCache:
             ValueError: Another batch size, number of heads or width.
 
         Task S1. Hints:
-            1. KVCache(key, value, valid) already checks the new positions among themselves.
+            1. KVCache(key, value, valid) already checks the new positions among themselves; whether
+               they go with the held ones (B, H_kv, K) is yours to check.
             2. torch.cat along the time axis is right. Which axis is that in each tensor?
             3. extend (given, cache.py) does the same without copying the past every time.
         """
