@@ -15,7 +15,8 @@ from grader.submission import Submission, call, tensor
 
 FLIPPED = "it is the opposite: the lab's masks say True where a token may be attended to."
 # Queries, keys and offset.
-CAUSAL = [(5, 5, 0), (3, 7, 4), (1, 5, 4), (7, 3, 0), (2, 11, 5), (3, 1, 0)]
+CAUSAL = [(5, 5, 0), (3, 7, 4), (1, 5, 4), (1, 5, 2), (7, 3, 0), (2, 11, 5), (3, 1, 0),
+          (67, 67, 0), (2, 257, 255)]  # fmt: skip
 POLARITY = "Compare with the sentence on polarity at the top of masks.py."
 
 
@@ -27,7 +28,7 @@ def test_padding_mask_marks_real_tokens(
     evidence = {}
     for pad_id in (0, 5):
         ids = rng.child(str(pad_id)).integers((5, 7), 0, 11)
-        ids[1, 3:] = pad_id
+        ids[1, 3:] = ids[2, 0] = ids[4] = pad_id  # at the end, in front, and nothing else
         ids[0, 0] = 5 - pad_id
         want = expected("padding_mask", ids=ids, pad_id=pad_id)["value"]
         got = submission.call("masks.padding_mask", ids, pad_id)
@@ -126,7 +127,8 @@ def test_causal_mask_refuses_empty_sides(submission: Submission) -> dict[str, An
 Given = dict[str, Any]
 AXES = "Look at the axes it inserts: batch, head, query and key have one place each."
 EVERY = "Look at what happens to each of the masks that were given."
-# Masks that are given, by the shapes (B, H, T, S) they are for; square ones tell axes apart.
+# Masks that are given, by the shapes (B, H, T, S) they are for. Square ones tell axes apart, and
+# where B is T as well, no axis can be guessed from its size.
 TOGETHER: list[tuple[tuple[int, int, int, int], dict[str, str]]] = [
     ((2, 3, 5, 5), {"key_valid": "BS"}),
     ((2, 3, 5, 7), {"causal": "TS"}),
@@ -135,6 +137,7 @@ TOGETHER: list[tuple[tuple[int, int, int, int], dict[str, str]]] = [
     ((2, 3, 5, 7), {"attention_mask": "BHTS"}),
     ((2, 3, 5, 7), {"attention_mask": "1HTS"}),
     ((2, 3, 5, 5), {"key_valid": "BS", "causal": "TS"}),
+    ((5, 3, 5, 5), {"key_valid": "BS", "causal": "TS"}),
     ((2, 3, 5, 7), {"attention_mask": "TS", "causal": "TS"}),
     ((2, 3, 5, 7), {"attention_mask": "B1TS", "key_valid": "BS"}),
     ((2, 3, 5, 7), {"attention_mask": "BTS", "key_valid": "BS", "causal": "TS"}),
@@ -181,7 +184,7 @@ def _spread(got: Any, full: tuple[int, ...], what: str) -> np.ndarray:
 
 def _suspects(given: Given, full: tuple[int, ...]) -> list[Suspect]:
     """Return what the usual slips make of these masks."""
-    placed = {name: _placed(mask) for name, mask in given.items()}
+    placed = {name: _placed(name, mask) for name, mask in given.items()}
     masks = [np.broadcast_to(mask, full) for mask in placed.values()]
     found = [
         Suspect("combined_with_or", np.logical_or.reduce(masks),
@@ -205,9 +208,9 @@ def _suspects(given: Given, full: tuple[int, ...]) -> list[Suspect]:
     return found
 
 
-def _placed(mask: np.ndarray) -> np.ndarray:
-    """Give a mask its four dimensions; (B, S) is told by its 2 or 3 rows."""
-    if mask.ndim == 2 and len(mask) < 5:
+def _placed(name: str, mask: np.ndarray) -> np.ndarray:
+    """Give a mask its four dimensions."""
+    if name == "key_valid":
         return mask[:, None, None]
     return mask[:, None] if mask.ndim == 3 else mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from grader.trials import try_modules
 
 # B, T, S and D differ, as do heads and head width; dropout must rest in eval().
 CONFIG = ProbeConfig(d_model=15, num_heads=3, dropout=0.5)
+AWAKE = replace(CONFIG, dropout=0.0)
 BATCH, LENGTH, KEYS = 2, 5, 7
 EARLIER = ("1.2", "1.3", "2.1", "2.2")
 STEPS = "Follow the hints in the docstring one by one: project, split, mask, attend, merge."
@@ -97,6 +99,9 @@ def test_multi_head_attention_obeys_every_mask(
         Case("self-attention under a causal mask and padding", padded | {"causal": True}, EVERY_ROW,
              chosen(causes.MASKS, "causal_lost_with_padding", "key_valid_lost_with_causal",
                     "masks_or")),
+        Case("self-attention of one row, which is padded",
+             {name: value[-1:] for name, value in padded.items()}, EVERY_ROW[-1:],
+             chosen(causes.MASKS, "key_valid_ignored")),
         Case("self-attention with a mask per row", {"query": query, "attention_mask": narrow},
              causes=chosen(causes.MASKS, "attention_mask_ignored")),
         Case("cross-attention with a mask, padded keys and score_bias",
@@ -111,8 +116,11 @@ def test_multi_head_attention_obeys_every_mask(
              {"query": query, "key_valid": ONE_ROW, "query_valid": ONE_ROW}, ONE_ROW,
              chosen(causes.MASKS, "key_valid_ignored")),
     )  # fmt: skip
+    # Without dropout train() is to change nothing, least of all what is hidden.
+    again = [replace(case, what=f"{case.what} in train()") for case in cases]
+    learning = replace(trial(rng, *again, mode="train"), config=AWAKE)
     with built_on("attention", findings, *EARLIER):
-        return try_modules(submission, expected, STEPS, trial(rng, *cases))
+        return try_modules(submission, expected, STEPS, trial(rng, *cases), learning)
 
 
 @pytest.mark.part("2.3")

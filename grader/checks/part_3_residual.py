@@ -30,18 +30,26 @@ def test_residual_branch_adds_the_sublayer_to_its_input(
     """ResidualBranch returns x + f(norm(x)) before, norm(x + f(x)) after; f may answer 0."""
     x = rng.child("x").uniform(SHAPE, -2.0, 2.0)
     speaking = rng.child("sublayer").uniform((7, 7), -1.0, 1.0)
-    kinds = [(*kind, matrix) for matrix in (speaking, speaking * 0.0) for kind in PLACEMENTS]
+    small = x[:1, :1]  # a single token
+    kinds = [
+        *((*kind, x, matrix, "eval") for matrix in (speaking, speaking * 0.0)
+          for kind in PLACEMENTS),
+        *((*kind, small, speaking, "eval") for kind in PLACEMENTS[::2]),
+        *((*kind, x, speaking, "train") for kind in PLACEMENTS[::2]),
+    ]  # fmt: skip
     questions, probes = [], []
-    for placement, norm, matrix in kinds:
+    for placement, norm, given, matrix, mode in kinds:
         shape = replace(BASE, placement=placement, norm=norm)
         weights = rng.child(norm).weights(parameter_shapes(shape, "residual_branch"))
         fields = {k: v for k, v in asdict(shape).items() if v is not None}
-        call = {"args": [x, {"$linear": matrix}]}
+        call = {"args": [given, {"$linear": matrix}]}
         questions += [build("branch", "residual.ResidualBranch", config(**fields), weights=weights),
-                      forward("branch", call)]  # fmt: skip
+                      forward("branch", call, mode=mode)]  # fmt: skip
         what = f'placement "{placement}", {norm}'
         what += "" if matrix.any() else ", around a sub-layer that answers 0"
-        probes.append((what, {"config": shape, "weights": weights, "x": x, "matrix": matrix}))
+        what += ", with a single token" if given is small else ""
+        what += ", in train()" if mode == "train" else ""
+        probes.append((what, {"config": shape, "weights": weights, "x": given, "matrix": matrix}))
     asked = post(submission, *questions)
     wanted = [expected("residual_branch", **inputs)["value"] for _, inputs in probes]
     answers, tolerance = asked.answers()

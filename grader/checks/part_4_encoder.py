@@ -80,11 +80,13 @@ def test_encoder_block_hides_padding(
     slips = block_causes.in_branches(*BRANCHES) | causes.ENCODER_BLOCK
     padded = Case("the block with padding", {"x": x, "valid": VALID}, VALID, slips)
     empty = Case("the block with a row of padding only", {"x": x, "valid": one_row}, one_row)
+    last = {"x": x[-1:], "valid": VALID[-1:]}
+    alone = Case("the block with one row, which is padded", last, VALID[-1:], slips)
     weights = draw_weights(rng)
     with built_on("encoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE,
-                           block(weights, "pre", padded, empty),
-                           block(weights, "post", padded))  # fmt: skip
+                           block(weights, "pre", padded, empty, alone),
+                           block(weights, "post", padded, mode="train"))  # fmt: skip
 
 
 @pytest.mark.part("4.2")

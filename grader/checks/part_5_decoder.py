@@ -29,6 +29,8 @@ INSIDE = ("self_attention", "self_branch", "cross_attention", "cross_branch", "f
           "feed_forward_branch")  # fmt: skip
 CAUSAL_BRANCHES = ("attention_branch", "feed_forward_branch")
 CAUSAL_INSIDE = ("self_attention", "attention_branch", "feed_forward", "feed_forward_branch")
+# Each placement in a mode of its own: both modes must hide the same.
+MODES = {"pre": "eval", "post": "train"}
 BLOCK_ADVICE = "Compare the branches with the hints in the docstring."
 STACK_ADVICE = "Compare the loop, and what follows it, with the hints in the docstring."
 
@@ -94,14 +96,17 @@ def test_decoder_block_hides_padding_on_both_sides(
     padded = Case("the block with padding on both sides", both, TARGET, causes.DECODER_BLOCK)
     nothing = {"target_valid": ONE_ROW, "memory_valid": MEMORY & ONE_ROW[:, :1]}
     empty = Case("the block with a row of padding only", both | nothing, ONE_ROW)
+    last = {name: value[-1:] for name, value in both.items()}
+    alone = Case("the block with one row, padded on both sides", last, TARGET[-1:],
+                 causes.DECODER_BLOCK)  # fmt: skip
     same = {"memory": inputs["memory"][:, :LENGTH], "memory_valid": MEMORY[:, :LENGTH]}
     alike = Case("the block with padding and a memory as long as the target", both | same, TARGET,
                  causes.DECODER_BLOCK)  # fmt: skip
     weights = draw_weights(rng)
     with built_on("decoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE,
-                           block(weights, "pre", padded, empty),
-                           block(weights, "post", padded, alike))  # fmt: skip
+                           block(weights, "pre", padded, empty, alone),
+                           block(weights, "post", padded, alike, mode="train"))  # fmt: skip
 
 
 @pytest.mark.part("5.1")
@@ -161,18 +166,19 @@ def test_causal_block_looks_back_only(
     branches = block_causes.in_branches(*CAUSAL_BRANCHES)
     slips = causes.CAUSAL_BLOCK | branches
     silent = Case("the pre-norm block with silent sub-layers", {"x": x}, None, branches)
-    padded = Case("the pre-norm block with padding", {"x": x, "valid": TARGET}, TARGET, slips)
-    empty = Case("the pre-norm block with a row of padding only", {"x": x, "valid": ONE_ROW},
-                 ONE_ROW)  # fmt: skip
+    padded = Case("the block with padding", {"x": x, "valid": TARGET}, TARGET, slips)
+    empty = Case("the block with a row of padding only", {"x": x, "valid": ONE_ROW}, ONE_ROW)
+    last = {"x": x[-1:], "valid": TARGET[-1:]}
+    alone = Case("the block with one row, which is padded", last, TARGET[-1:], slips)
     weights = rng.child("weights").weights(parameter_shapes(BASE, "causal_block"))
     trials = []
     for placement in ("pre", "post"):
         config = replace(BASE, placement=placement)
         inputs = {"x": x, "score_bias": bias(rng)}
         case = Case(f"the {placement}-norm block", inputs, None, slips)
-        cases = (case, padded, empty) if placement == "pre" else (case,)
+        cases = (case, padded, empty, alone) if placement == "pre" else (case, padded)
         trials.append(Trial("causal_block", "decoder.CausalBlock", config, weights, cases,
-                            sublayers=CAUSAL_INSIDE))  # fmt: skip
+                            sublayers=CAUSAL_INSIDE, mode=MODES[placement]))  # fmt: skip
     trials.append(silenced(replace(trials[0], cases=(silent,))))
     with built_on("decoder", findings, *EARLIER):
         return try_modules(submission, expected, BLOCK_ADVICE, *trials)
