@@ -116,6 +116,21 @@ def judge_long_memory(answer: Any) -> None:
                   {"step": number, "steps": len(steps)})  # fmt: skip
 
 
+def judge_long_schedule(answer: Any, batches: int) -> None:
+    """Fail when the given schedule ran ahead of the batches, or fell behind them.
+
+    A schedule that takes no step is no schedule: the loop may set the rate itself. Whether one is
+    taken before the first batch or after the last makes no difference.
+    """
+    schedules = answer.get("schedules") if isinstance(answer, dict) else None
+    for taken in schedules if isinstance(schedules, list) else ():
+        if type(taken) is int and taken and abs(taken - batches) > 1:
+            wrong("schedule_out_of_step", f"train: {batches} batches made the schedule take "
+                  f"{taken} steps, so that the learning rate is that of another time.",
+                  "Let it take one step per batch, after the optimiser's.",
+                  {"batches": batches, "schedule_steps": taken})  # fmt: skip
+
+
 def _is_step(step: Any) -> bool:
     kinds = {"by": int, "like": str, "remembers": bool}
     return isinstance(step, dict) and all(type(step.get(k)) is kind for k, kind in kinds.items())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,21 +16,34 @@ from torch import Tensor, nn
 from torch.optim import optimizer as torch_optimizer
 
 from grader.probes import Session, attribute, probe, to_array
-from grader.probes_spied import kind_of, norm_of, number_of, settings_of, spied_model, tensors_in
+from grader.probes_spied import (
+    kind_of,
+    norm_of,
+    number_of,
+    own_inputs,
+    own_losses,
+    scale_of,
+    settings_of,
+    spied_model,
+    tensors_in,
+)
 from grader.probes_training import attribute_recipe
 
 
 class Spy:
     """Writes down what happens, in order, as plain events."""
 
-    def __init__(self, model: nn.Module) -> None:
-        """Watch `model`."""
+    def __init__(self, model: nn.Module, batches: Sequence[Any] = ()) -> None:
+        """Watch `model` on its way through `batches`."""
         self.model = model
+        self.batches = batches
         self.events: list[dict[str, Any]] = []
         self.fresh: dict[str, Tensor] = {}
+        self.sent: list[tuple[Tensor, Tensor]] = []
         self.logits: list[Tensor] = []
         self.inputs: list[Tensor] = []
         self.stepped: list[Any] = []
+        self.schedules: list[Any] = []
         self.inside: Any = None
 
     def draw(self, number: int) -> None:
@@ -54,17 +67,35 @@ class Spy:
             with_gradients=bool(output.requires_grad),
             read=len(self.inputs) - 1,
         )
+        if output.requires_grad:
+            logits = self.logits[-1]
+            output.register_hook(lambda value: self.sent.append((logits, value.detach())))
+
+    @property
+    def batch(self) -> Any:
+        """The batch whose step is still to come."""
+        number = sum(event["what"] == "step" for event in self.events)
+        return self.batches[min(number, len(self.batches) - 1)] if self.batches else None
 
     def tokens(self, _model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Keep the decoder inputs that the model is given."""
         self.inputs.append(inputs[0].detach().clone())
 
     def gradient(self, name: str, value: Tensor) -> None:
-        """Add up what one backward pass sends, before it meets what is held already."""
+        """Add up what one backward pass sends, before it meets what is held already.
+
+        Where the gradients of a whole batch were cleared again, another pass takes their place.
+        """
         if not self.fresh:
             self.note("backward")
-        held = self.fresh.get(name)
+        whole = len(self.logits[-1]) == len(self.batch.answers)
+        held = None if whole and self.cleared(name) else self.fresh.get(name)
         self.fresh[name] = value.detach().clone() if held is None else held + value.detach()
+
+    def cleared(self, name: str) -> bool:
+        """Tell whether a parameter holds no gradient."""
+        held = self.model.get_parameter(name).grad
+        return held is None or not held.any()
 
     def step(self, optimizer: Any) -> None:
         """Note what the optimiser is about to use."""
@@ -83,8 +114,9 @@ class Spy:
         groups = getattr(optimizer, "param_groups", None) or []
         rates = [float(group.get("lr", math.nan)) for group in groups]
         self.note("step", fresh=fresh, factor=factor, gap=gap, rate=max(rates, default=math.nan),
-                  by=self.number_of(optimizer), remembers=self.remembers(optimizer))  # fmt: skip
-        self.fresh = {}
+                  scale=scale_of(self.sent, self.batch), by=self.number_of(optimizer),
+                  remembers=self.remembers(optimizer))  # fmt: skip
+        self.fresh, self.sent = {}, []
 
     def number_of(self, optimizer: Any) -> int:
         """Return which of the optimisers seen so far this is; all are kept, so none is mistaken."""
@@ -105,9 +137,20 @@ def spying(spy: Spy) -> Iterator[None]:
     """Attach the spy to its model and to every optimiser of torch."""
     model: Any = spy.model
 
-    def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if spy.inside is None:  # else it is the inner part of a step that was noted
+    def stepped(optimizer: Any, args: Any, kwargs: Any) -> Any:
+        if spy.inside is not None:  # it is the inner part of a step that was noted
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
             spy.step(optimizer)
+            return None
+
+        def told() -> Any:  # the gradients are there once the closure has run
+            loss = closure()
+            spy.step(optimizer)
+            return loss
+
+        return (args[0], told), {}
 
     removable = [
         model.output.register_forward_hook(spy.read),
@@ -127,8 +170,9 @@ def spying(spy: Spy) -> Iterator[None]:
 
 @contextlib.contextmanager
 def overheard(spy: Spy, loop: Any) -> Iterator[None]:
-    """Hear of clipping, and of the steps of an optimiser that is not torch's."""
+    """Hear of clipping, of the steps of an optimiser that is not torch's, and of the schedule."""
     made_by, clip = loop.make_optimizer, nn.utils.clip_grad_norm_
+    given: Any = getattr(loop, "make_scheduler", None)
 
     def make(*args: Any, **kwargs: Any) -> Any:
         made = made_by(*args, **kwargs)
@@ -146,12 +190,18 @@ def overheard(spy: Spy, loop: Any) -> Iterator[None]:
             made.step = told
         return made
 
+    def schedule(*args: Any, **kwargs: Any) -> Any:
+        spy.schedules.append(given(*args, **kwargs))
+        return spy.schedules[-1]
+
     def clipped(*args: Any, **kwargs: Any) -> Any:
         spy.note("clip")
         return clip(*args, **kwargs)
 
     names = [name for name, value in vars(loop).items() if value is clip]
     loop.make_optimizer = make
+    if given is not None:
+        loop.make_scheduler = schedule
     nn.utils.clip_grad_norm_ = clipped
     for name in names:
         setattr(loop, name, clipped)
@@ -159,6 +209,8 @@ def overheard(spy: Spy, loop: Any) -> Iterator[None]:
         yield
     finally:
         loop.make_optimizer = made_by
+        if given is not None:
+            loop.make_scheduler = given
         nn.utils.clip_grad_norm_ = clip
         for name in names:
             setattr(loop, name, clip)
@@ -179,7 +231,7 @@ def spy_on_training(
     events, the losses as they came, what kind each of them is, the student's own loss of every
     forward pass, the student's own decoder inputs, and the mode that the model was left in.
     """
-    spy = Spy(spied_model(kind, config).eval())
+    spy = Spy(spied_model(kind, config).eval(), batches[:supply])
     loop = attribute("training")
 
     def given() -> Iterator[Any]:
@@ -194,40 +246,11 @@ def spy_on_training(
         "events": spy.events,
         "losses": [number_of(v) for v in losses] if isinstance(losses, (list, tuple)) else None,
         "kinds": [kind_of(v) for v in losses] if isinstance(losses, (list, tuple)) else [],
-        "own_losses": own_losses(spy, batches[:supply]),
+        "own_losses": own_losses(spy.logits, spy.inputs, batches[:supply]),
         "inputs": [to_array(ids) for ids in spy.inputs],
         "own_inputs": own_inputs(batches[:supply]),
         "left_training": spy.model.training,
     }
-
-
-def own_losses(spy: Spy, batches: list[Any]) -> list[float]:
-    """Return the student's loss of every batch, NaN where it has none.
-
-    Which pass was which batch is known only where each was read once and at once.
-    """
-    found = []
-    if len(spy.logits) != len(batches):
-        return [math.nan] * len(batches)
-    for logits, batch in zip(spy.logits, batches, strict=False):
-        try:
-            targets = attribute("training.teacher_forcing")(batch.answers)[1]
-            loss = attribute("training.masked_cross_entropy")(logits, targets)
-            found.append(float(loss))
-        except Exception:  # the student's own functions are judged elsewhere
-            found.append(math.nan)
-    return found
-
-
-def own_inputs(batches: list[Any]) -> list[Any]:
-    """Return the student's decoder inputs of every batch, None where there are none."""
-    found: list[Any] = []
-    for batch in batches:
-        try:
-            found.append(to_array(attribute("training.teacher_forcing")(batch.answers)[0]))
-        except Exception:  # judged elsewhere
-            found.append(None)
-    return found
 
 
 class MemorySpy(Spy):
@@ -249,8 +272,11 @@ class MemorySpy(Spy):
 def watch_memory(
     session: Session, config: dict[str, Any], recipe: dict[str, Any], batches: list[Any]
 ) -> dict[str, Any]:
-    """Run the student's `train` over many small batches, and tell what each step remembers."""
-    spy = MemorySpy(spied_model("decoder_only", config))
+    """Run the student's `train` over many small batches, and tell what each step remembers.
+
+    Of each given schedule that it made, it tells how many steps that has taken.
+    """
+    spy = MemorySpy(spied_model("decoder_only", config), batches)
     loop = attribute("training")
 
     def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -263,4 +289,5 @@ def watch_memory(
             loop.train(spy.model, iter(batches), attribute_recipe(recipe))
     finally:
         hook.remove()
-    return {"steps": spy.events}
+    taken = [getattr(made, "last_epoch", None) for made in spy.schedules]
+    return {"steps": spy.events, "schedules": taken}

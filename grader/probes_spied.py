@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grader.probes import attribute
+from grader.probes import attribute, to_array
 
 WIDTH = 5
 
@@ -70,6 +70,30 @@ def norm_of(values: list[Tensor]) -> float:
     return float(torch.cat([v.detach().reshape(-1).double() for v in values]).norm())
 
 
+def scale_of(sent: list[tuple[Tensor, Tensor]], batch: Any) -> float:
+    """Return how many times the mean loss of `batch` the passes of its step went back from.
+
+    Each pass is given as its logits and their gradient. A loss may be summed or scaled, and the
+    gradients divided again later. 1 is returned where the loss is another one.
+    """
+    total, row = 0.0, 0
+    try:
+        targets = attribute("training.teacher_forcing")(batch.answers)[1]
+        for logits, came in sent:
+            own = logits.clone().requires_grad_()
+            with torch.enable_grad():
+                rows = targets[row : row + len(own)]
+                loss = attribute("training.masked_cross_entropy")(own, rows)
+            (right,) = torch.autograd.grad(loss, own)
+            ratio = float((came * right).sum() / (right * right).sum())
+            if norm_of([came - ratio * right]) > 1e-3 * norm_of([came]):
+                return 1.0
+            total, row = total + ratio, row + len(own)
+    except Exception:  # the student's own functions are judged elsewhere
+        return 1.0
+    return total if math.isfinite(total) else 1.0
+
+
 def settings_of(optimizer: Any) -> str:
     """Return the class of an optimiser and what it was made with, as text."""
     made_with = getattr(optimizer, "defaults", None)
@@ -89,3 +113,36 @@ def number_of(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
         return math.nan
+
+
+def own_losses(passes: list[Tensor], read: list[Tensor], batches: list[Any]) -> list[float]:
+    """Return the student's loss of every batch, NaN where it has none.
+
+    Which pass was which batch is known only where each was read once and at once; `read` are the
+    decoder inputs of the passes, by which rows in another order are told.
+    """
+    found = []
+    if len(passes) != len(batches):
+        return [math.nan] * len(batches)
+    for logits, ids, batch in zip(passes, read, batches, strict=False):
+        try:
+            inputs, targets = attribute("training.teacher_forcing")(batch.answers)
+            rows = inputs.tolist()
+            if sorted(ids.tolist()) == sorted(rows):
+                targets = targets[[rows.index(row) for row in ids.tolist()]]
+            loss = attribute("training.masked_cross_entropy")(logits, targets)
+            found.append(float(loss))
+        except Exception:  # the student's own functions are judged elsewhere
+            found.append(math.nan)
+    return found
+
+
+def own_inputs(batches: list[Any]) -> list[Any]:
+    """Return the student's decoder inputs of every batch, None where there are none."""
+    found: list[Any] = []
+    for batch in batches:
+        try:
+            found.append(to_array(attribute("training.teacher_forcing")(batch.answers)[0]))
+        except Exception:  # judged elsewhere
+            found.append(None)
+    return found

@@ -173,10 +173,10 @@ def optimizer(
         torch.default_generator.manual_seed(0)  # see probes_modules.build
         session.handles[save] = attribute(target)(attribute("config.ModelConfig")(**config))
     model = session.get(save)
+    own = {name: p for name, p in model.named_parameters() if p.requires_grad}
     made = attribute("training.make_optimizer")(model, attribute_recipe(recipe))
     if not callable(getattr(made, "step", None)):
         raise Refused("no_optimizer", f"make_optimizer returned {type(made).__name__}")
-    own = {name: p for name, p in model.named_parameters() if p.requires_grad}
     groups = getattr(made, "param_groups", None)
     groups = groups if isinstance(groups, list) else []
     rates = [group.get("initial_lr", group.get("lr", math.nan)) for group in groups]
@@ -185,7 +185,8 @@ def optimizer(
     if not groups:
         held = [id(p) for name, p in own.items() if moved.get(name)]
     return {
-        "times": {name: held.count(id(p)) for name, p in own.items()},
+        # What make_optimizer has frozen gets no gradient any more, whoever holds it.
+        "times": {name: held.count(id(p)) * p.requires_grad for name, p in own.items()},
         "others": len(set(held) - {id(p) for p in model.parameters()}),
         "rates": [float(rate) for rate in rates],
         "moved": moved,

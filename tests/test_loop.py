@@ -79,6 +79,30 @@ def test_gradients_of_their_own_batch_pass():
     loop.judge_gradients(seen(events("dfbsdfbs")))
 
 
+@pytest.mark.parametrize(("scale", "passes"), [(8.0, True), (1.0, False), (math.inf, False)])
+def test_a_scaled_loss_may_be_undone_in_the_gradients(scale, passes):
+    happened = [
+        event | ({"factor": 0.125, "scale": scale} if event["what"] == "step" else {})
+        for event in events("dfbsdfbs")
+    ]
+    if passes:
+        loop.judge_gradients(seen(happened))
+    else:
+        assert code_of(loop.judge_gradients, seen(happened)) == "gradients_rescaled"
+
+
+@pytest.mark.parametrize(
+    ("taken", "passes"),
+    [([52], True), ([51, 53], True), ([0], True), ([], True), ([104], False), ([26], False)],
+)
+def test_a_schedule_that_is_out_of_step_is_named(taken, passes):
+    answer = {"steps": [], "schedules": taken}
+    if passes:
+        optimizers.judge_long_schedule(answer, 52)
+    else:
+        assert code_of(optimizers.judge_long_schedule, answer, 52) == "schedule_out_of_step"
+
+
 def test_gradients_of_earlier_batches_are_named():
     happened = events("dfbsdfbs")
     happened[7]["gap"] = 0.2
@@ -131,6 +155,9 @@ def test_batches_out_of_order_are_named():
         ([2, 5, 3], True),
         ([2, 2, 5, 3, 3], True),
         ([1, 1, 2, 3, 2, 1], True),
+        ([2, 2, 2, 1, 2, 1], True),
+        ([2, 2, 2, 2, 1, 3, 3], True),
+        ([2, 2, 2, 3], False),
         ([2, 5], False),
         ([2, 5, 3, 3, 5], False),
         ([5, 2, 3], False),

@@ -29,6 +29,7 @@ CASES: dict[str, tuple[Answers, dict[str, int]]] = {
     "one answer": ([[6, 3, 8]], LAB_IDS),
     "an empty answer among others": ([[5, 3], [], [4]], LAB_IDS),
     "one empty answer": ([[]], LAB_IDS),
+    "nine answers of up to 41 tokens": ([[3 + i] * (5 * i + 1) for i in range(9)], LAB_IDS),
     "answers of one length": ([[3, 4], [5, 6], [7, 8]], LAB_IDS),
     "other ids for BOS, EOS and PAD": ([[1, 0], [2, 13, 0, 2], [12]], OTHER_IDS),
 }
@@ -104,11 +105,8 @@ def same(got: Rows, rows: SlipRows, filler: tuple[int, ...]) -> bool:
 
 def real_rows(inputs: np.ndarray, targets: np.ndarray, pad: int) -> Rows:
     """Return both rows of every answer up to the last real target, as plain lists."""
-    rows = []
-    for read, wanted in zip(inputs.tolist(), targets.tolist(), strict=True):
-        wanted = stripped(wanted, (pad,))
-        rows.append((read[: len(wanted)], wanted))
-    return rows
+    answered = [stripped(row, (pad,)) for row in targets.tolist()]
+    return [(read[: len(row)], row) for read, row in zip(inputs.tolist(), answered, strict=True)]
 
 
 def compare_forcing(what: str, answers: Answers, ids: dict[str, int], value: Any) -> None:
