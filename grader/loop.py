@@ -210,6 +210,12 @@ def judge_gradients(seen: Seen) -> None:
             "norm": step["norm"],
             "of_its_batch": step["fresh"],
         }
+        if relative > ROUNDING and not number:
+            wrong("gradients_changed",
+                  f"step 0 uses other gradients than the backward passes of its batch gave: their "
+                  f"norm is {step['norm']:.3g}, of those that were given {step['fresh']:.3g}.",
+                  "Look at what happens to the gradients between backward and step: each of them "
+                  "counts as it is, up to clipping.", witness)  # fmt: skip
         if relative > ROUNDING:
             wrong("gradients_accumulate",
                   f"step {number} uses the gradients of earlier batches too: their norm is "

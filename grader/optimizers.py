@@ -116,13 +116,16 @@ def judge_long_memory(answer: Any) -> None:
                   {"step": number, "steps": len(steps)})  # fmt: skip
 
 
-def judge_long_schedule(answer: Any, batches: int) -> None:
-    """Fail when the given schedule ran ahead of the batches, or fell behind them.
+def judge_long_run(answer: Any, batches: int) -> None:
+    """Fail when a longer run ends in eval mode, or its schedule ahead of the batches or behind.
 
     A schedule that takes no step is no schedule: the loop may set the rate itself. Whether one is
     taken before the first batch or after the last makes no difference.
     """
     schedules = answer.get("schedules") if isinstance(answer, dict) else None
+    if isinstance(answer, dict) and answer.get("left_training") is False:
+        wrong("left_in_eval_mode", f"train leaves the model in eval mode after {batches} batches.",
+              "Look for what switches to eval mode at some batches only.", {})  # fmt: skip
     for taken in schedules if isinstance(schedules, list) else ():
         if type(taken) is int and taken and abs(taken - batches) > 1:
             wrong("schedule_out_of_step", f"train: {batches} batches made the schedule take "

@@ -92,6 +92,12 @@ class Spy:
         held = None if whole and self.cleared(name) else self.fresh.get(name)
         self.fresh[name] = value.detach().clone() if held is None else held + value.detach()
 
+    def learned(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return logits and decoder inputs of the passes that recorded gradients."""
+        passes = [event for event in self.events if event["what"] == "forward"]
+        real = [i for i, event in enumerate(passes) if event["with_gradients"]]
+        return [self.logits[i] for i in real], [self.inputs[passes[i]["read"]] for i in real]
+
     def cleared(self, name: str) -> bool:
         """Tell whether a parameter holds no gradient."""
         held = self.model.get_parameter(name).grad
@@ -246,7 +252,7 @@ def spy_on_training(
         "events": spy.events,
         "losses": [number_of(v) for v in losses] if isinstance(losses, (list, tuple)) else None,
         "kinds": [kind_of(v) for v in losses] if isinstance(losses, (list, tuple)) else [],
-        "own_losses": own_losses(spy.logits, spy.inputs, batches[:supply]),
+        "own_losses": own_losses(*spy.learned(), batches[:supply]),
         "inputs": [to_array(ids) for ids in spy.inputs],
         "own_inputs": own_inputs(batches[:supply]),
         "left_training": spy.model.training,
@@ -290,4 +296,4 @@ def watch_memory(
     finally:
         hook.remove()
     taken = [getattr(made, "last_epoch", None) for made in spy.schedules]
-    return {"steps": spy.events, "schedules": taken}
+    return {"steps": spy.events, "schedules": taken, "left_training": spy.model.training}

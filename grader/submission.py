@@ -46,7 +46,7 @@ FORMS: dict[str, dict[str, type | tuple[type, type]]] = {
     "restore": {"parameters": dict},
     "attention_weights": {"weights": list},
     "handed_on": {"calls": list},
-    "watch_memory": {"steps": list, "schedules": list},
+    "watch_memory": {"steps": list, "schedules": list, "left_training": bool},
     "warmed": {"warm": bool},
     "teacher_forcing": {"value": object, "answers_changed": bool},
     "optimizer": {

@@ -98,9 +98,9 @@ def test_a_scaled_loss_may_be_undone_in_the_gradients(scale, passes):
 def test_a_schedule_that_is_out_of_step_is_named(taken, passes):
     answer = {"steps": [], "schedules": taken}
     if passes:
-        optimizers.judge_long_schedule(answer, 52)
+        optimizers.judge_long_run(answer, 52)
     else:
-        assert code_of(optimizers.judge_long_schedule, answer, 52) == "schedule_out_of_step"
+        assert code_of(optimizers.judge_long_run, answer, 52) == "schedule_out_of_step"
 
 
 def test_gradients_of_earlier_batches_are_named():

@@ -98,7 +98,7 @@ def test_train_takes_one_right_step_per_batch(
         loop.judge_losses(seen)
     optimizers.judge_schedule(free, lab.recipe.learning_rate)
     optimizers.judge_long_memory(many)
-    optimizers.judge_long_schedule(many, LONG_RUN)
+    optimizers.judge_long_run(many, LONG_RUN)
     gap = max(step["gap"] for step in free.steps)
     return {"steps": len(free.steps), "largest_gap": gap, "losses_are": sorted(set(free.kinds))}
 
