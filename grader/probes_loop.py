@@ -17,6 +17,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from grader.probes import Session, attribute, probe, to_array
 from grader.probes_spied import (
+    is_cleared,
     kind_of,
     norm_of,
     number_of,
@@ -89,7 +90,8 @@ class Spy:
         if not self.fresh:
             self.note("backward")
         whole = len(self.logits[-1]) == len(self.batch.answers)
-        held = None if whole and self.cleared(name) else self.fresh.get(name)
+        again = whole and is_cleared(self.model.get_parameter(name))
+        held = None if again else self.fresh.get(name)
         self.fresh[name] = value.detach().clone() if held is None else held + value.detach()
 
     def learned(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -97,11 +99,6 @@ class Spy:
         passes = [event for event in self.events if event["what"] == "forward"]
         real = [i for i, event in enumerate(passes) if event["with_gradients"]]
         return [self.logits[i] for i in real], [self.inputs[passes[i]["read"]] for i in real]
-
-    def cleared(self, name: str) -> bool:
-        """Tell whether a parameter holds no gradient."""
-        held = self.model.get_parameter(name).grad
-        return held is None or not held.any()
 
     def step(self, optimizer: Any) -> None:
         """Note what the optimiser is about to use."""
@@ -158,10 +155,14 @@ def spying(spy: Spy) -> Iterator[None]:
 
         return (args[0], told), {}
 
+    def came(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if "_told" not in vars(optimizer):  # the last hook to run sees what the others did
+            optimizer._told = optimizer.register_step_pre_hook(stepped)
+
     removable = [
         model.output.register_forward_hook(spy.read),
         model.target.register_forward_pre_hook(spy.tokens),
-        torch_optimizer.register_optimizer_step_pre_hook(stepped),
+        torch_optimizer.register_optimizer_step_pre_hook(came),
     ]
     for name, parameter in model.named_parameters():
         removable.append(

@@ -70,6 +70,11 @@ def norm_of(values: list[Tensor]) -> float:
     return float(torch.cat([v.detach().reshape(-1).double() for v in values]).norm())
 
 
+def is_cleared(parameter: Tensor) -> bool:
+    """Tell whether a parameter holds no gradient."""
+    return parameter.grad is None or not parameter.grad.any()
+
+
 def scale_of(sent: list[tuple[Tensor, Tensor]], batch: Any) -> float:
     """Return how many times the mean loss of `batch` the passes of its step went back from.
 
