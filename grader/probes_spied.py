@@ -135,7 +135,7 @@ def own_losses(passes: list[Tensor], read: list[Tensor], batches: list[Any]) -> 
             rows = inputs.tolist()
             if sorted(ids.tolist()) == sorted(rows):
                 targets = targets[[rows.index(row) for row in ids.tolist()]]
-            loss = attribute("training.masked_cross_entropy")(logits, targets)
+            loss = attribute("training.masked_cross_entropy")(logits.float(), targets)
             found.append(float(loss))
         except Exception:  # the student's own functions are judged elsewhere
             found.append(math.nan)
