@@ -111,6 +111,13 @@ def _of_module(names: list[str], gone: Gone) -> Reading:
             f"the {what} projection of {owner}: it is never used, or its result is replaced",
             "Look at which projection makes queries, keys and values.",
         )
+    if ".cross_branch.norm." in first and not gone(f"{owner.rsplit('.', 1)[0]}.cross_attention."):
+        return (
+            "attention",
+            "what that norm gives reaches the queries of the cross-attention alone, and those "
+            "have lost their history",
+            "Look at what happens to query before it is projected.",
+        )
     if first.endswith(("norm.weight", "norm.bias")):
         return ("residual" if "_branch" in first else file, "a norm that is not used",
                 "Look at where this norm is called.")  # fmt: skip

@@ -29,6 +29,7 @@ def under(*prefixes: str) -> list[str]:
         (under(f"{CROSS}.q_proj", f"{CROSS}.k_proj"), "attention", "weights have no history"),
         (under(CROSS), "decoder", "does not reach the logits"),
         (under("encoder.blocks.0.attention_branch"), "residual", "a norm"),
+        (under("decoder.blocks.0.cross_branch.norm"), "attention", "queries of the cross"),
         (under("encoder.blocks.1.feed_forward."), "encoder", "feed-forward"),
         (under("output_projection"), "models", "do not take part"),
     ],
