@@ -168,6 +168,7 @@ def judge(
             "largest_difference": float(forbidden.max()), "tolerance": bound,
             "ratio": float(forbidden.max() / bound),
         }  # fmt: skip
+        influence.require_repeatable(trial.submission, bench, model, mode, batch)
         influence.explain_leak(trial.submission, bench, model, mode, batch, row, changed.other,
                                witness, findings)  # fmt: skip
     for t, output in zip(prefixes(bench, batch, model, mode), alone, strict=True):
@@ -175,6 +176,7 @@ def judge(
         gap = float(np.abs(prefix - base[:, :t]).max())
         # In rows of one length no token leaks: of that, another length shows no more than rounding.
         if gap > bound * (ROUNDING if t < length else 1.0):
+            influence.require_repeatable(trial.submission, bench, model, mode, batch)
             influence.explain_prefix(t == length, circumstances | {
                 "prefix_length": t, "largest_difference": gap, "tolerance": bound,
                 "ratio": gap / bound}, findings)  # fmt: skip

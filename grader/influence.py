@@ -8,7 +8,7 @@ import numpy as np
 
 from grader.compare import fail
 from grader.draws import Ids
-from grader.invariance import Batch, Bench, Model, logits_of
+from grader.invariance import Batch, Bench, Model, logits_of, repeated
 from grader.result import Outcome
 from grader.student_error import TASK_FILES, StudentError
 from grader.submission import Submission, forward
@@ -18,6 +18,7 @@ Findings = list[Outcome]
 GIVEN = ("positions", "norms", "feedforward", "embeddings", "models")
 NOTICEABLE = 1e-9
 FAINT = 1e-2
+REPEATS = 12
 SUBLAYERS = {
     "decoder": (
         "self_attention", "self_branch", "cross_attention", "cross_branch", "feed_forward",
@@ -150,6 +151,26 @@ CAUSES = {
               "Look for an operation over the batch axis, or a mask that is laid out by batch "
               "and head in the wrong order."),
 }  # fmt: skip
+
+
+def require_repeatable(
+    submission: Submission, bench: Bench, model: Model, mode: str, batch: Batch
+) -> None:
+    """Fail when one call, made again and again, gives different logits: then nothing has leaked.
+
+    `determinism` asks once, and what happens now and then may not happen just then.
+    """
+    call = forward(model.handle, *[batch.arguments()] * REPEATS, mode=mode, dtype=bench.dtype)
+    try:
+        (answer,) = submission.ask(call)
+    except (StudentError, WorkerLost):  # a verdict is not lost with its explanation
+        return
+    rows, length = batch.target.shape
+    first, *others = (
+        logits_of(value, rows, length, bench, batch.real()) for value in answer["outputs"]
+    )
+    for other in others:
+        repeated(bench, model, mode, batch, first, other)
 
 
 def explain_leak(

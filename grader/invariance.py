@@ -250,22 +250,28 @@ def judge_determinism(bench: Bench, batch: Batch, answers: list[Any], seen: dict
         for answer in answers
         for value in answer["outputs"]
     ]
-    bound = bench.tolerance * max(1.0, float(np.abs(logits[0]).max()))
-    names = ("a second call in eval()", "a call in train() with dropout 0")
-    for name, other in zip(names, logits[1:], strict=True):
-        moved = float(np.abs(other - logits[0]).max())
+    for mode, other in zip(MODES, logits[1:], strict=True):
+        moved = repeated(bench, bench.models[0], mode, batch, logits[0], other)
         seen["repeat_difference"] = max(seen.get("repeat_difference", 0.0), moved)
-        if moved > bound:
-            code = "not_deterministic" if "eval" in name else "train_mode_differs"
-            fail(
-                code, "attention",
-                f"The same batch gave other logits in {name}: they moved by {moved:.3g}. "
-                "Something random or mode-dependent is active although dropout is 0.",
-                "Look for dropout that ignores eval() or the configured rate, and for statistics "
-                "kept over a batch.",
-                bench.describe(bench.models[0], "eval", batch.padded)
-                | {"largest_difference": moved},
-            )  # fmt: skip
+
+
+def repeated(
+    bench: Bench, model: Model, mode: str, batch: Batch, first: np.ndarray, other: np.ndarray
+) -> float:
+    """Return how far two answers to one call in this mode are apart; fail beyond rounding."""
+    moved = float(np.abs(other - first).max())
+    if moved > bench.tolerance * max(1.0, float(np.abs(first).max())):
+        evaluates = mode == "eval"
+        name = "a second call in eval()" if evaluates else "a call in train() with dropout 0"
+        fail(
+            "not_deterministic" if evaluates else "train_mode_differs", "attention",
+            f"The same batch gave other logits in {name}: they moved by {moved:.3g}. "
+            "Something random or mode-dependent is active although dropout is 0.",
+            "Look for dropout that ignores eval() or the configured rate, and for statistics "
+            "kept over a batch.",
+            bench.describe(model, mode, batch.padded) | {"largest_difference": moved},
+        )  # fmt: skip
+    return moved
 
 
 def padding_of(lengths: tuple[int, ...], width: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import invariance, padding
+from grader import influence, invariance, padding
 from grader.benches import Benches, Pair
 from grader.draws import BOS, PAD, Draws, Ids
 from grader.influence import Findings
@@ -208,6 +208,7 @@ def judge(
                 "ratio": float(gap.max() / bound), "difference_per_position": gap.max(axis=0),
                 "target": batch.target[form.rows[row]],
             }  # fmt: skip
+            influence.require_repeatable(submission, bench, model, mode, batch)
             if form.overwrites and form.call["args"] is plain.call["args"]:
                 padding.explain_embedding(witness, findings)
             padding.explain(submission, bench, model, mode, plain.call, form, batch,
