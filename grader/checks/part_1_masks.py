@@ -15,7 +15,7 @@ from grader.submission import Submission, call, tensor
 
 FLIPPED = "it is the opposite: the lab's masks say True where a token may be attended to."
 # Queries, keys and offset.
-CAUSAL = [(5, 5, 0), (3, 7, 4), (1, 5, 4), (1, 5, 2), (7, 3, 0), (2, 11, 5), (3, 1, 0),
+CAUSAL = [(5, 5, 0), (3, 7, 4), (1, 5, 4), (7, 3, 0), (2, 11, 5), (3, 1, 0), (1, 5, 2),
           (67, 67, 0), (2, 257, 255)]  # fmt: skip
 POLARITY = "Compare with the sentence on polarity at the top of masks.py."
 
