@@ -24,6 +24,8 @@ SHORT = replace(LAB, recipe=replace(LAB.recipe, steps=10, batch_size=16))
 @pytest.fixture(scope="module")
 def referee():
     with Referee(SHORT) as made:
+        # While it starts, a launcher is fewer processes than once it is ready.
+        made.workshop.launcher.warm()
         yield made
 
 
