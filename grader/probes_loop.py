@@ -83,13 +83,13 @@ class Spy:
         self.inputs.append(inputs[0].detach().clone())
 
     def gradient(self, name: str, value: Tensor) -> None:
-        """Add up what one backward pass sends, before it meets what is held already.
+        """Add up what one backward pass sends, maybe before anything was read.
 
         Where the gradients of a whole batch were cleared again, another pass takes their place.
         """
         if not self.fresh:
             self.note("backward")
-        whole = len(self.logits[-1]) == len(self.batch.answers)
+        whole = bool(self.logits) and len(self.logits[-1]) == len(self.batch.answers)
         again = whole and is_cleared(self.model.get_parameter(name))
         held = None if again else self.fresh.get(name)
         self.fresh[name] = value.detach().clone() if held is None else held + value.detach()
