@@ -23,12 +23,9 @@ Listener = Callable[[dict[str, Any]], None]
 class Ahead:
     """The first training of a submission, in a thread of the referee and a worker of its own."""
 
-    def __init__(
-        self, start: Callable[[], Worker], prepare: Callable[[], None], rng: Draws, lab: Settings
-    ) -> None:
+    def __init__(self, start: Callable[[], Worker], rng: Draws, lab: Settings) -> None:
         """Begin at once; `rng` is the gate's, so that it trains what the gate would."""
-        self.start, self.prepare = start, prepare
-        self.rng, self.lab = rng, lab
+        self.start, self.rng, self.lab = start, rng, lab
         self.closed = False
         self.turn = threading.Lock()
         self.latest: Worker | None = None
@@ -56,7 +53,6 @@ class Ahead:
 
     def _train(self) -> Attempt:
         with np.errstate(all="ignore"):
-            self.prepare()
             data = sequences.draw(self.rng, self.lab)
             made = training.begin(data, 0)
             training.train(self.submission, data, made)

@@ -116,7 +116,6 @@ class Referee:
             gates=request.gates,
             scale=request.scale,
             ahead=request.ahead,
-            before_training=self.workshop.launcher.warm,
             outcomes=list(request.known),
             expectations=self.expectations or expectations.Expectations(),
         )

@@ -58,7 +58,6 @@ class ForkLauncher:
         theirs.close()
         self.pending = b""
         self.ready = False
-        self.warm_asked = False
         self.ended: dict[int, int] = {}
 
     def _ask(self, request: dict[str, Any], *descriptors: int) -> None:
@@ -175,15 +174,6 @@ class ForkLauncher:
     def resident_bytes(self, pid: int) -> int:
         """Return the resident memory of the worker's tree and of adopted strays."""
         return tree_resident(pid)
-
-    def warm(self) -> None:
-        """Let the zygote take its AdamW step while workers compute."""
-        # A zygote that a submission has ended is started anew by the next launch, not here.
-        with self.turn, contextlib.suppress(WorkersUnavailable):
-            if not self.warm_asked:
-                self.wait_ready()
-                self._ask({"do": "warm"})
-                self.warm_asked = True
 
     def close(self) -> None:
         """End the zygote and every process below it."""

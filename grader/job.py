@@ -33,7 +33,6 @@ class Job:
     gates: int = 4
     scale: bool = False
     ahead: bool = False
-    before_training: Callable[[], None] = lambda: None
     outcomes: list[Outcome] = field(default_factory=list)
     planned: list[str] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)

@@ -78,8 +78,8 @@ class Launcher(Protocol):
     def resident_bytes(self, pid: int) -> int:
         """Return the resident memory of the worker and whatever it started."""
 
-    def warm(self) -> None:
-        """Prepare for training in the background."""
+    def wait_ready(self) -> None:
+        """Wait until no more is to be loaded before a worker can start."""
 
     def close(self) -> None:
         """End everything."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -131,8 +130,7 @@ class Plugin:
             return
         if promising:
             rng = draws.Draws(self.job.seed, self.training)
-            prepare = self.job.before_training
-            self.early = Ahead(self.job.start_worker, prepare, rng, self.job.settings)
+            self.early = Ahead(self.job.start_worker, rng, self.job.settings)
         self.training = ""
 
     def _give_up_training(self) -> None:
@@ -265,11 +263,6 @@ class Plugin:
     def ahead(self) -> Ahead | None:
         """The training that was begun before its gate, if it was."""
         return self.early
-
-    @pytest.fixture
-    def before_training(self) -> Callable[[], None]:
-        """Prepare the workers for training before the worker of this check starts."""
-        return self.job.before_training
 
 
 def title(item: pytest.Item) -> str:

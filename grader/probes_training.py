@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,13 +21,13 @@ WARM_UP_STEPS = 3
 class Batches(Iterator[Any]):
     """The caller's iterator: every draw asks the referee, which counts them and ends the supply."""
 
-    LOOK_EVERY = 30
+    LOOK_EVERY = 50
 
     def __init__(self, channel: frames.Channel, model: nn.Module) -> None:
         """Draw through `channel`; look at `model` now and then, for whoever waits."""
         self.channel = channel
         self.model = model
-        self.drawn = 0
+        self.drawn = self.asked = 0
         self.exhausted = False
         self.last: Any = None
 
@@ -37,14 +37,25 @@ class Batches(Iterator[Any]):
             raise StopIteration
         seen = self._look() if self.drawn and self.drawn % self.LOOK_EVERY == 0 else {}
         self.channel.send({"draw": self.drawn} | seen)
-        reply = self.channel.receive(max_payload=1 << 24)
-        if "source" not in reply:
-            self.exhausted = True
+        self.asked += 1
+        reply = self._take()
+        if self.exhausted:
             raise StopIteration
-        self.drawn += 1
         source = torch.from_numpy(reply["source"].copy())
         self.last = attribute("data.SequenceBatch")(source=source, answers=reply["answers"])
         return self.last
+
+    def _take(self) -> dict[str, Any]:
+        """Return the next reply; the referee has sent one more than it was asked for."""
+        reply: dict[str, Any] = self.channel.receive(max_payload=1 << 24)
+        self.exhausted = "source" not in reply
+        self.drawn += not self.exhausted
+        return reply
+
+    def close(self) -> None:
+        """Take what was sent and never drawn: the next frame is another question."""
+        while not self.exhausted and self.drawn <= self.asked:
+            self._take()
 
     def _look(self) -> dict[str, float]:
         """Return loss and accuracy on the batch just used: to show, never to judge.
@@ -72,7 +83,8 @@ def train(
     """
     model = make(config, seed, "float32")
     batches = Batches(session.channel, model)
-    losses = attribute("training.train")(model, batches, attribute_recipe(recipe))
+    with contextlib.closing(batches):
+        losses = attribute("training.train")(model, batches, attribute_recipe(recipe))
     parameters = dict(model.named_parameters())
     return {
         "losses": plain_numbers(losses),
@@ -211,12 +223,6 @@ def moves(optimizer: Any, parameters: dict[str, Any]) -> dict[str, float]:
     for p in parameters.values():
         p.grad = None
     return dict(zip(parameters, torch.stack(far).tolist(), strict=True))
-
-
-@probe
-def warmed(session: Session) -> dict[str, Any]:
-    """Tell whether this worker holds what the first step of an optimiser imports."""
-    return {"warm": "torch._dynamo" in sys.modules}
 
 
 @probe

@@ -25,7 +25,6 @@ class SpareLauncher:
     def __init__(self, environment: Mapping[str, str]) -> None:
         """Start the first spare."""
         self.environment = dict(environment)
-        self.warm_asked = False
         self.running: dict[int, subprocess.Popen[bytes]] = {}
         self.spare = self._spawn()
 
@@ -37,7 +36,7 @@ class SpareLauncher:
         script = [sys.executable, "-I", "-B", str(HERE / "zygote.py"), place, "one"]
         with theirs:
             process = subprocess.Popen(
-                script + (["warm"] if self.warm_asked else []),
+                script,
                 pass_fds=[] if windows else [theirs.fileno()],
                 env=self.environment,
                 stdin=subprocess.PIPE if windows else subprocess.DEVNULL,
@@ -77,9 +76,8 @@ class SpareLauncher:
         """Return the resident memory of the worker and whatever it started."""
         return tree_resident(pid)
 
-    def warm(self) -> None:
-        """Let every further spare take its AdamW step while it waits."""
-        self.warm_asked = True
+    def wait_ready(self) -> None:
+        """Return: here it is the first frame that waits for torch."""
 
     def close(self) -> None:
         """End every process."""

@@ -47,7 +47,6 @@ FORMS: dict[str, dict[str, type | tuple[type, type]]] = {
     "attention_weights": {"weights": list},
     "handed_on": {"calls": list},
     "watch_memory": {"steps": list, "schedules": list, "left_training": bool},
-    "warmed": {"warm": bool},
     "teacher_forcing": {"value": object, "answers_changed": bool},
     "optimizer": {
         "times": (dict, int),
@@ -247,13 +246,14 @@ class Submission:
     def stream(
         self,
         question: Question,
-        respond: Callable[[Json], Json],
+        first: Json,
+        respond: Callable[[Json], Json | None],
         deadline_s: float,
         step_s: float,
     ) -> Any:
         """Ask a question whose probe asks back (see `Worker.stream`)."""
         worker = self.worker
-        answer = worker.stream(question.to_json(), respond, deadline_s, step_s)
+        answer = worker.stream(question.to_json(), first, respond, deadline_s, step_s)
         if "error" in answer:
             raise described(answer["error"])
         if not well_formed(question, answer["value"]):

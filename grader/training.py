@@ -41,7 +41,7 @@ class Attempt:
     parameters: Values = field(default_factory=dict)
     buffers: Values = field(default_factory=dict)
     initial: Values = field(default_factory=dict)
-    cost: float = 0.0
+    step_seconds: float = 0.0  # of processor time
     decoded: dict[str, Decoded] = field(default_factory=dict)
     matches: dict[str, float] = field(default_factory=dict)
 
@@ -77,19 +77,15 @@ def train(submission: Submission, data: Sequences, made: Attempt) -> None:
     """Let the student's loop draw its batches, and take back the trained values."""
     lab = data.lab
     submission.renew()
-    warmed = submission.post(yardstick(lab, WARM_UP_STEPS))
     made.batches = data.batches(made.number)
-    respond = supply(submission, data, made)
-    warmed.answers()
-    measure = measure_machine(submission, lab)
+    first, respond = supply(submission, data, made)
     before = submission.worker.processor_seconds()
     question = Question("train", setting(lab) | {"recipe": asdict(lab.recipe), "seed": made.seed})
-    answer = submission.stream(question, respond, lab.limits.training_s, lab.limits.step_s)
+    answer = submission.stream(question, first, respond, lab.limits.training_s, lab.limits.step_s)
     spent = submission.worker.processor_seconds() - before
+    made.step_seconds = spent / max(made.drawn, 1)
     # Nothing but the trained values goes on to the questions about held-out rows.
     submission.renew()
-    # Where the system tells no times there is nothing to compare.
-    made.cost = spent / max(made.drawn, 1) / (measure * LAB_LOOP) if measure else 0.0
     made.losses = numbers(answer["losses"])
     if made.losses:
         done = {"done": made.drawn, "total": lab.recipe.steps, "what": "training steps"}
@@ -107,10 +103,15 @@ def yardstick(lab: Settings, steps: int) -> Question:
 
 
 def measure_machine(submission: Submission, lab: Settings) -> float:
-    """Return the processor time of one step of the yardstick, before the tree is imported."""
+    """Return the processor time of one step of the lab's own loop, in a worker without a tree.
+
+    It is 0 where the system tells no times: there is nothing to compare.
+    """
+    submission.renew()
+    submission.ask(yardstick(lab, WARM_UP_STEPS))
     before = submission.worker.processor_seconds()
     submission.ask(yardstick(lab, YARDSTICK_STEPS))
-    return (submission.worker.processor_seconds() - before) / YARDSTICK_STEPS
+    return (submission.worker.processor_seconds() - before) / YARDSTICK_STEPS * LAB_LOOP
 
 
 def setting(lab: Settings) -> dict[str, Any]:
@@ -120,28 +121,29 @@ def setting(lab: Settings) -> dict[str, Any]:
 
 def supply(
     submission: Submission, data: Sequences, made: Attempt
-) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return what answers a draw: the next batch, and after the last one the end."""
+) -> tuple[dict[str, Any], Callable[[dict[str, Any]], dict[str, Any] | None]]:
+    """Return the first batch, and what answers a draw with the one after it, at last the end."""
     replies = [sequences.reply(rows, data.answers(rows)) for rows in made.batches]
+    replies.append({"end": True})
     ended = False
     shown: dict[str, float] = {}
 
-    def respond(message: dict[str, Any]) -> dict[str, Any]:
+    def respond(message: dict[str, Any]) -> dict[str, Any] | None:
         nonlocal ended
         seen = {name: message.pop(name) for name in SHOWN if name in message}
         plain = all(type(value) is float for value in seen.values())
         if ended or message != {"draw": made.drawn} or not plain:
             raise ProtocolError("it asked for a batch that was not its turn")
-        if made.drawn == len(replies):
+        if made.drawn == len(made.batches):
             ended = True
-            return {"end": True}
+            return None
         made.drawn += 1
         shown.update(seen)
-        event = {"done": made.drawn, "total": len(replies), "what": "training steps"}
+        event = {"done": made.drawn, "total": len(made.batches), "what": "training steps"}
         submission.progress({"kind": "progress"} | event | shown)
-        return replies[made.drawn - 1]
+        return replies[made.drawn]
 
-    return respond
+    return replies[0], respond
 
 
 def restore(submission: Submission, data: Sequences, made: Attempt) -> None:

@@ -111,7 +111,7 @@ class Judge:
             result.skipped = f"needs {', '.join(missing)}"
             return
         # While it starts, a launcher is fewer processes than once it is ready.
-        self.referee.workshop.launcher.warm()
+        self.referee.workshop.launcher.wait_ready()
         with Traps(self.referee) as traps:
             scope = case.scope(self.lab.points)
             tree = self._grade(case, scope, words=traps.words, question_s=case.question_s)

@@ -120,8 +120,6 @@ class Watcher:
 
     def run(self) -> None:
         """Look at every task once, then at what is saved, until a KeyboardInterrupt."""
-        # Otherwise every worker that trains would load the optimiser anew.
-        self.referee.workshop.launcher.warm()
         try:
             self.round([], time.monotonic())
             while True:

@@ -119,15 +119,20 @@ class Worker:
     def stream(
         self,
         question: dict[str, Any],
-        respond: Callable[[dict[str, Any]], dict[str, Any]],
+        first: dict[str, Any],
+        respond: Callable[[dict[str, Any]], dict[str, Any] | None],
         deadline_s: float,
         step_s: float,
     ) -> dict[str, Any]:
         """Ask one question whose probe asks back: each such frame goes to `respond`.
 
+        The replies are sent one frame ahead, so that the worker never waits for one.
+
         Args:
             question: The question; the last frame is its answer.
-            respond: Returns the reply to a frame; one that holds "end" is the last.
+            first: The reply to the first frame.
+            respond: Takes a frame and returns the reply to the next one; after one that holds
+                "end" there is none to give, and it returns None.
             deadline_s: Seconds for all of it.
             step_s: Seconds between two frames, until the last reply: what was drawn in advance
                 may be used up after it.
@@ -137,14 +142,17 @@ class Worker:
         """
         deadline = time.monotonic() + deadline_s
         ticket = self.post([question], deadline_s)
+        reply: dict[str, Any] | None = first
         patience = step_s
         while True:
             with self._losing(min(patience, deadline_s)):
+                if reply is not None:
+                    self.channel.send(reply, deadline)
                 message = self._next(min(deadline, time.monotonic() + patience))
                 if "answers" not in message:
                     reply = respond(message)
-                    patience = deadline_s if "end" in reply else step_s
-                    self.channel.send(reply, deadline)
+                    # No reply but "end" is left for the frame after this one.
+                    patience = step_s if reply is not None else deadline_s
                     continue
                 self._keep(message)
                 if ticket.number in self.kept:

@@ -2,7 +2,7 @@
 
 Started as `python -I -B zygote.py FD`. On its control socket it takes JSON lines, a fork request
 with the worker's connection and log as descriptors, and answers with JSON lines. Where a fork is
-not safe it is started as `zygote.py FD one [warm]` and becomes the one worker itself; FD is then
+not safe it is started as `zygote.py FD one` and becomes the one worker itself; FD is then
 the worker's connection, and its first frame says which plan and tree.
 """
 
@@ -25,25 +25,20 @@ HERE = str(Path(__file__).resolve().parent.parent)
 def preload() -> None:
     """Import torch and the worker's own code, on one thread, then forget where they came from."""
     sys.path.insert(0, HERE)
+    # What an import makes stays: to look for garbage meanwhile takes a tenth of its time.
+    gc.disable()
     import torch
 
     torch.set_num_threads(1)
     import grader.worker  # noqa: F401
+    from grader.eager import leave_compiler
+
+    leave_compiler()
 
     sys.path.remove(HERE)
-    # What stands now stands for good: no worker needs to search it for garbage, or to copy it.
-    gc.collect()
+    # No worker needs to search it later, or to copy it.
     gc.freeze()
-
-
-def warm() -> None:
-    """Take one AdamW step, so that no worker pays for what the first step imports."""
-    import torch
-
-    layer = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.AdamW(layer.parameters())
-    layer(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
+    gc.enable()
 
 
 def become_worker(request: dict[str, Any], descriptors: list[int], keep: int) -> None:
@@ -109,10 +104,6 @@ class Zygote:
 
     def serve(self, request: dict[str, Any], descriptors: list[int]) -> None:
         """Do what one line asks."""
-        if request["do"] == "warm":
-            warm()
-            self.tell({"warmed": True})
-            return
         if request["do"] == "sweep":
             self.sweep()
             self.tell({"swept": True})
@@ -174,8 +165,6 @@ def main() -> None:
     """Preload, say so, and serve."""
     control = take_over(sys.argv[1])
     preload()
-    if "warm" in sys.argv[2:]:
-        warm()
     if "one" in sys.argv[2:]:
         become_only_worker(control)
         return

@@ -25,7 +25,7 @@ SHORT = replace(LAB, recipe=replace(LAB.recipe, steps=10, batch_size=16))
 def referee():
     with Referee(SHORT) as made:
         # While it starts, a launcher is fewer processes than once it is ready.
-        made.workshop.launcher.warm()
+        made.workshop.launcher.wait_ready()
         yield made
 
 
@@ -112,7 +112,7 @@ def test_training_given_up_while_its_worker_starts_ends_at_once():
         assert wanted.wait(10.0)
         return SimpleNamespace(alive=True, close=lambda: closed.append(True))
 
-    early = ahead.Ahead(start, lambda: None, Draws(1, "gate 4"), SHORT)
+    early = ahead.Ahead(start, Draws(1, "gate 4"), SHORT)
     assert begun.wait(10.0)
     threading.Timer(0.2, wanted.set).start()
     early.close()

@@ -157,7 +157,12 @@ class Replay(Submission):
         return Replied(self, questions, self.reply(questions))
 
     def stream(
-        self, question: Question, respond: Callable[..., Any], deadline_s: float, step_s: float
+        self,
+        question: Question,
+        first: dict[str, Any],
+        respond: Callable[..., Any],
+        deadline_s: float,
+        step_s: float,
     ) -> Any:
         """Draw every batch, then answer."""
         for number in range(SHORT.recipe.steps + 1):
@@ -224,8 +229,7 @@ def run(check: Callable[..., Any], way: dict[str, Any], submission: Submission) 
     expected = EXPECTATIONS.for_check(check.__name__)
     benches = Benches([submission], rng, expected, SHORT)
     given = {"submission": submission, "rng": rng, "lab": SHORT, "findings": [],
-             "expected": expected, "before_training": lambda: None, "benches": benches,
-             "ahead": None,
+             "expected": expected, "benches": benches, "ahead": None,
              **way}  # fmt: skip
     with np.errstate(all="ignore"):
         check(**{name: given[name] for name in inspect.signature(check).parameters})

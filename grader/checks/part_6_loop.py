@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -33,11 +32,9 @@ def config_fields(config: ProbeConfig) -> dict[str, Any]:
 
 @pytest.mark.part("6.3")
 def test_make_optimizer_holds_every_parameter_once(
-    submission: Submission, lab: Settings, before_training: Callable[[], None]
+    submission: Submission, lab: Settings
 ) -> dict[str, Any]:
     """make_optimizer hands every trainable parameter to the optimiser, each exactly once."""
-    before_training()
-    warm_up(submission)
     configs = [(kind, replace(CONFIG, num_layers=2)) for kind in CLASSES]
     configs.append(("seq2seq", replace(CONFIG, tied=True)))
     questions = [
@@ -67,19 +64,11 @@ def test_make_optimizer_holds_every_parameter_once(
     return {"models": len(configs), "parameters": parameters, "recipe_rate_used": follows}
 
 
-def warm_up(submission: Submission) -> None:
-    """Replace a worker that was started before the optimiser was loaded: it would load it anew."""
-    (answer,) = submission.attempt(Question("warmed", {}))
-    if not (isinstance(answer, dict) and answer.get("warm") is True):
-        submission.renew()
-
-
 @pytest.mark.part("6.4")
 def test_train_takes_one_right_step_per_batch(
-    submission: Submission, rng: Draws, lab: Settings, before_training: Callable[[], None]
+    submission: Submission, rng: Draws, lab: Settings
 ) -> dict[str, Any]:
     """Train clears, computes, clips and steps once per batch, in train mode, and returns losses."""
-    before_training()
     batches = {kind: draw_batches(rng, kind) for kind in CLASSES}
     huge = watch(lab, "seq2seq", batches["seq2seq"], HUGE)
     tiny = watch(lab, "decoder_only", batches["decoder_only"], TINY)

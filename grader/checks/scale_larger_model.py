@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -38,19 +37,15 @@ def grow(
 
 @pytest.mark.gate(5, "scale_reverse")
 def test_larger_model_reverses(
-    submission: Submission, rng: Draws, lab: Settings, findings: Findings,
-    before_training: Callable[[], None],
-) -> dict[str, Any]:  # fmt: skip
+    submission: Submission, rng: Draws, lab: Settings, findings: Findings
+) -> dict[str, Any]:
     """A model of twice the width and two layers reverses rows of up to 15 tokens."""
-    before_training()
     return grow(submission, rng, lab, findings, "reverse")
 
 
 @pytest.mark.gate(6, "scale_copy")
 def test_larger_model_copies(
-    submission: Submission, rng: Draws, lab: Settings, findings: Findings,
-    before_training: Callable[[], None],
-) -> dict[str, Any]:  # fmt: skip
+    submission: Submission, rng: Draws, lab: Settings, findings: Findings
+) -> dict[str, Any]:
     """A model of twice the width and two layers copies rows of up to 15 tokens."""
-    before_training()
     return grow(submission, rng, lab, findings, "copy")

@@ -74,7 +74,12 @@ def scaled_dot_product_attention(
             raise ValueError("every query must be allowed at least one key, got a row of none")
         # Adding 0 or -inf is masked_fill with a cheaper backward pass.
         scores += torch.where(mask, 0.0, -math.inf)
-    weights = scores.softmax(dim=-1)
+    register = 64 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 32  # bytes
+    if scores.shape[-1] * scores.element_size() < register:
+        # Rows too short to fill it torch takes number by number, along another axis it does not.
+        weights = scores.transpose(-2, -1).softmax(dim=-2).transpose(-2, -1)
+    else:
+        weights = scores.softmax(dim=-1)
     dropped = weights if dropout is None else dropout(weights)
     return Attended(dropped @ value, weights)  # (B, H, T, K), (B, H, T, S)
     # END SOLUTION
