@@ -17,6 +17,7 @@ from .checks import check_attention_inputs, check_broadcast, check_cache, check_
 from .config import ModelConfig
 from .masks import causal_mask, combine_masks, zero_padding
 from .positions import RotaryTables
+from .softmax import softmax
 
 
 class Attended(NamedTuple):
@@ -74,12 +75,7 @@ def scaled_dot_product_attention(
             raise ValueError("every query must be allowed at least one key, got a row of none")
         # Adding 0 or -inf is masked_fill with a cheaper backward pass.
         scores += torch.where(mask, 0.0, -math.inf)
-    register = 64 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 32  # bytes
-    if scores.shape[-1] * scores.element_size() < register:
-        # Rows too short to fill it torch takes number by number, along another axis it does not.
-        weights = scores.transpose(-2, -1).softmax(dim=-2).transpose(-2, -1)
-    else:
-        weights = scores.softmax(dim=-1)
+    weights = softmax(scores, dim=-1)
     dropped = weights if dropout is None else dropout(weights)
     return Attended(dropped @ value, weights)  # (B, H, T, K), (B, H, T, S)
     # END SOLUTION

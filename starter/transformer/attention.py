@@ -17,6 +17,7 @@ from .checks import check_attention_inputs, check_broadcast, check_cache, check_
 from .config import ModelConfig
 from .masks import causal_mask, combine_masks, zero_padding
 from .positions import RotaryTables
+from .softmax import softmax
 
 
 class Attended(NamedTuple):
