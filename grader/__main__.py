@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib
 import json
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,20 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 STOPPED = 130  # by Ctrl-C, as shells have it
 SIGNALLED = 128  # and this much more than the number of another signal
 ENDING = ("SIGTERM", "SIGHUP")
+MODULES = {
+    "batch": "grader.batch.command",
+    "calibrate": "grader.calibrate",
+    "export": "grader.platforms.command",
+    "mutants": "grader.mutation",
+    "notebooks": "grader.notebooks",
+    "release": "grader.handout",
+}
+# What a command that is stopped has written already.
+KEPT = {
+    "grade": "results.json",
+    "check": "results.json",
+    "calibrate": "results.jsonl: the same command goes on",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -82,51 +97,38 @@ def failed(error: Exception) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command of `options`."""
-    if options.command == "doctor":
-        from grader import doctor
-
-        print(doctor.text(), end="")
-        return PASSED
-    if options.command == "export":
-        from grader.platforms import command
-
-        return command.main(options)
-    if options.command == "calibrate":
-        from grader import calibrate
-
-        return calibrate.main(options)
-    if options.command == "mutants":
-        from grader import mutation
-
-        return mutation.main(options)
-    if options.command == "notebooks":
-        from grader import notebooks
-
-        return notebooks.main(options)
-    if options.command == "release":
-        from grader import handout
-
-        return handout.main(options)
     from grader.intake import IntakeError
     from grader.sandbox import IsolationUnavailable
     from grader.settings import SettingsError
 
     try:
-        if options.command == "verify":
-            return _verify(options)
-        if options.command == "batch":
-            from grader.batch.command import main as grade_class
-
-            return grade_class(options)
-        return _grade(options)
+        return command(options.command)(options)
     except (IntakeError, IsolationUnavailable, SettingsError) as error:
         verb = "check" if options.command in ("check", "watch") else "grade"
         print(f"cannot {verb}: {error}", file=sys.stderr)
         return CANNOT_GRADE
     except KeyboardInterrupt:
         if options.command != "watch":
-            print("stopped; what was found so far is kept in results.json", file=sys.stderr)
+            # A check keeps nothing unless it is told where.
+            kept = None if getattr(options, "out", "") is None else KEPT.get(options.command)
+            said = f"stopped; what was found so far is kept in {kept}" if kept else "stopped"
+            print(said, file=sys.stderr)
         return STOPPED
+
+
+def command(name: str) -> Callable[[argparse.Namespace], int]:
+    """Return what runs the command; its module is imported here and not before."""
+    if name in MODULES:
+        found: Callable[[argparse.Namespace], int] = importlib.import_module(MODULES[name]).main
+        return found
+    return {"doctor": _doctor, "verify": _verify}.get(name, _grade)
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    from grader import doctor
+
+    print(doctor.text(), end="")
+    return PASSED
 
 
 def _verify(options: argparse.Namespace) -> int:

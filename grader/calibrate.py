@@ -26,7 +26,7 @@ from grader import corpus, margins, patching, settings
 from grader.batch import keys
 from grader.engine import Referee
 from grader.kept import kept, task_key, verified
-from grader.pool import Pool, serve, shown
+from grader.pool import Pool, answered, serve, shown
 from grader.report import Request
 from grader.settings import Settings, enlarged
 
@@ -237,8 +237,9 @@ def measured(options: argparse.Namespace, lab: Settings, console: Console) -> li
         if found is not None and task["seed"] == 0:
             known.setdefault(task_key(task), task | found)
     missing = [task for task in todo if task_key(task) not in known]
-    with Pool("grader.calibrate", options.jobs) as pool, path.open("a", encoding="utf-8") as file:
-        for result in shown(pool.map(missing), "graded", len(missing), console):
+    with Pool(options.jobs, "grader.calibrate") as pool, path.open("a", encoding="utf-8") as file:
+        answers = answered(pool.map(missing))
+        for result in shown(answers, "graded", len(missing), console):
             file.write(json.dumps(result | {"source": source}) + "\n")
             file.flush()
             known[task_key(result)] = result

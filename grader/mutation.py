@@ -24,7 +24,7 @@ from grader import margins, mutants, patching, report, settings
 from grader.engine import Referee, Request
 from grader.expectations import Expectations
 from grader.mutants import Mutant
-from grader.pool import Pool, serve, shown
+from grader.pool import Pool, answered, serve, shown
 from grader.result import write_json
 
 EQUIVALENTS = patching.ROOT / "tests" / "corpus" / "equivalents.toml"
@@ -104,9 +104,11 @@ def judging(referee: Referee) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 def run(todo: list[Mutant], jobs: int, console: Console) -> list[Fate]:
     """Judge all of them on `jobs` processes."""
-    with Pool("grader.mutation", jobs) as pool:
-        fates = pool.map(asdict(mutant) for mutant in todo)
-        return [Fate(**fate) for fate in shown(fates, "mutants", len(todo), console)]
+    with Pool(jobs, "grader.mutation") as pool:
+        answers = answered(pool.map(asdict(mutant) for mutant in todo))
+        fates = [Fate(**fate) for fate in shown(answers, "mutants", len(todo), console)]
+    place = {(m.file, m.line, m.key): number for number, m in enumerate(todo)}
+    return sorted(fates, key=lambda fate: place[fate.file, fate.line, fate.name])
 
 
 def tally(fates: list[Fate], known: Mapping[str, str]) -> list[list[str]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -24,11 +26,12 @@ Json = dict[str, Any]
 
 
 class Pool:
-    """`jobs` processes of `python -m <module>`, each of which runs `serve`."""
+    """`jobs` processes of `python -m <module> ...`, each of which runs `serve`."""
 
-    def __init__(self, module: str, jobs: int) -> None:
+    def __init__(self, jobs: int, module: str, *words: str) -> None:
         """Start the processes."""
-        self.command = [sys.executable, "-m", module]
+        self.command = [sys.executable, "-m", module, *words]
+        self.ending = False
         self.processes = [self._start() for _ in range(jobs)]
         self.free: SimpleQueue[int] = SimpleQueue()
         for place in range(jobs):
@@ -43,38 +46,44 @@ class Pool:
             text=True,
         )
 
-    def judge(self, task: Json) -> Json:
-        """Return the answer to one task.
+    def judge(self, task: Json) -> Json | None:
+        """Return the answer to one task, or None where the process ended before it answered.
 
-        Raises:
-            RuntimeError: the process ended before it answered; another one takes its place.
+        Another process takes its place.
         """
         place = self.free.get()
         process = self.processes[place]
         assert process.stdin and process.stdout
-        try:
+        line = ""
+        with contextlib.suppress(BrokenPipeError):
             process.stdin.write(json.dumps(task) + "\n")
             process.stdin.flush()
             line = process.stdout.readline()
-            if not line:
-                raise BrokenPipeError
-            answer: Json = json.loads(line)
-            return answer
-        except BrokenPipeError:
+        if not line and not self.ending:
+            end(process)
             self.processes[place] = self._start()
-            raise RuntimeError(f"the judging process ended at {json.dumps(task)[:200]}") from None
-        finally:
-            self.free.put(place)
+        self.free.put(place)
+        return json.loads(line) if line else None
 
-    def map(self, tasks: Iterable[Json]) -> Iterator[Json]:
-        """Yield the answers in the order of the tasks."""
-        with ThreadPoolExecutor(len(self.processes)) as pool:
-            yield from pool.map(self.judge, tasks)
+    def map(self, tasks: Iterable[Json]) -> Iterator[tuple[Json, Json | None]]:
+        """Yield every task with its answer (see `judge`), as the answers come."""
+        with ThreadPoolExecutor(len(self.processes)) as threads:
+            asked = {threads.submit(self.judge, task): task for task in tasks}
+            try:
+                for future in as_completed(asked):
+                    yield asked[future], future.result()
+            except BaseException:
+                # Whoever stops here wants no further answer, and no judging process either.
+                self.ending = True
+                threads.shutdown(wait=False, cancel_futures=True)
+                for process in self.processes:
+                    process.send_signal(signal.SIGINT)
+                raise
 
     def close(self) -> None:
         """End the processes and the workers below them."""
         for process in self.processes:
-            process.communicate()
+            end(process)
 
     def __enter__(self) -> Pool:
         """Return itself."""
@@ -83,6 +92,24 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Wait for the end of a process that has been told that nothing more will be asked."""
+    with contextlib.suppress(BrokenPipeError):
+        process.communicate()
+
+
+def answered(answers: Iterable[tuple[Json, Json | None]]) -> Iterator[Json]:
+    """Yield the answers alone.
+
+    Raises:
+        RuntimeError: one is missing.
+    """
+    for task, answer in answers:
+        if answer is None:
+            raise RuntimeError(f"the judging process ended at {json.dumps(task)[:200]}")
+        yield answer
 
 
 def shown(answers: Iterable[Json], label: str, total: int, console: Console) -> Iterator[Json]:
@@ -105,5 +132,7 @@ def serve(judge: Callable[[Json], Json]) -> None:
     protect_memory()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    for line in sys.stdin:
-        print(json.dumps(judge(json.loads(line))), file=answers, flush=True)
+    # An interrupt means that the one who asks has stopped.
+    with contextlib.suppress(KeyboardInterrupt):
+        for line in sys.stdin:
+            print(json.dumps(judge(json.loads(line))), file=answers, flush=True)

@@ -1,7 +1,6 @@
 """Grade the corpus and compare every verdict with the one that its case expects.
 
-The cases are spread over processes, each with one warm referee: `python -m grader.verify` reads
-case files from its input, one a line, and writes a line of JSON for each.
+The cases are spread over processes, each with one warm referee (see pool.py).
 """
 
 from __future__ import annotations
@@ -9,17 +8,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Literal
 
 from rich.console import Console
@@ -32,6 +27,7 @@ from grader.containment import Traps
 from grader.corpus import Case, Hostile, Right, Scope, Wrong
 from grader.engine import Referee, Request
 from grader.intake import IntakeError
+from grader.pool import Pool, serve
 from grader.report import environment
 from grader.result import write_json
 from grader.verdicts import (
@@ -149,81 +145,31 @@ class Judge:
             return found
 
 
-def serve(isolation: str) -> None:
-    """Judge the case files named on standard input, one result a line."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    judge = Judge(settings.load(), isolation)
-    try:
-        for line in sys.stdin:
-            case = corpus.read(Path(line.strip()), judge.lab)
-            print(json.dumps(judge.judge(case).to_json()), file=answers, flush=True)
-    finally:
-        judge.close()
-
-
-class Bench:
-    """A process that judges cases, one after another, and is replaced when it ends."""
-
-    def __init__(self, isolation: str = "auto") -> None:
-        """Judge with this isolation."""
-        self.isolation = isolation
-        self.start()
-
-    def start(self) -> None:
-        """Start the process."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "grader.verify", self.isolation],
-            cwd=patching.ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-
-    def judge(self, case: Case) -> Result:
-        """Return the result of `case`."""
-        assert self.process.stdin and self.process.stdout
-        line = b""
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(os.fsencode(case.path) + b"\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        if line:
-            return Result.from_json(json.loads(line))
-        self.close()
-        problem = f"the grader's process ended with {self.process.returncode}"
-        self.start()
-        return Result(case.name, case.kind, case.title, [problem])
-
-    def close(self) -> None:
-        """End it and every worker below it."""
-        self.process.communicate()
+def judging(judge: Judge) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return what answers one task, a case file."""
+    return lambda task: judge.judge(corpus.read(Path(task["case"]), judge.lab)).to_json()
 
 
 def judge_all(
     cases: Iterable[Case], isolation: str, jobs: int, heard: Callable[[Result], None]
 ) -> list[Result]:
     """Judge the cases on `jobs` processes, those that train first."""
-    benches: SimpleQueue[Bench] = SimpleQueue()
-    opened = [Bench(isolation) for _ in range(jobs)]
-    for bench in opened:
-        benches.put(bench)
-
-    def one(case: Case) -> Result:
-        bench = benches.get()
-        try:
-            return bench.judge(case)
-        finally:
-            benches.put(bench)
-
+    ordered = sorted(cases, key=lambda case: (not case.trains, case.kind, case.name))
+    files = {str(case.path): case for case in ordered}
     results = []
-    with ThreadPoolExecutor(jobs) as pool:
-        ordered = sorted(cases, key=lambda case: (not case.trains, case.kind, case.name))
-        for future in as_completed([pool.submit(one, case) for case in ordered]):
-            results.append(future.result())
+    with Pool(jobs, "grader.verify", isolation) as pool:
+        for task, answer in pool.map({"case": path} for path in files):
+            results.append(result_of(files[task["case"]], answer))
             heard(results[-1])
-    for bench in opened:
-        bench.close()
     return sorted(results, key=lambda result: (result.kind, result.name))
+
+
+def result_of(case: Case, answer: dict[str, Any] | None) -> Result:
+    """Return the answer to a case as a result; where none came the grader itself has ended."""
+    if answer is None:
+        problems = ["the grader's process ended at this case"]
+        return Result(case.name, case.kind, case.title, problems)
+    return Result.from_json(answer)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -288,4 +234,5 @@ def show(results: list[Result], console: Console) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    with contextlib.closing(Judge(settings.load(), sys.argv[1])) as judge:
+        serve(judging(judge))

@@ -16,6 +16,7 @@ import pytest
 from grader import corpus, mutation, patching, settings
 from grader.containment import Traps
 from grader.corpus import Case, Catch, CorpusError, Wrong
+from grader.pool import Pool
 from grader.verdicts import (
     Naming,
     Result,
@@ -27,7 +28,7 @@ from grader.verdicts import (
     rows,
     tally,
 )
-from grader.verify import Bench
+from grader.verify import result_of
 
 LAB = settings.load()
 CASES = corpus.load(LAB)
@@ -36,18 +37,17 @@ SOME = [pytest.mark.slow(times=4)]
 
 
 @pytest.fixture(scope="session")
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
+def judges() -> Iterator[Pool]:
+    with Pool(1, "grader.verify", "auto") as pool:
+        yield pool
 
 
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, id=f"{case.kind}/{case.name}", marks=SOME) for case in CASES],
 )
-def test_case_gets_its_verdict(bench: Bench, case: Case) -> None:
-    result = bench.judge(case)
+def test_case_gets_its_verdict(judges: Pool, case: Case) -> None:
+    result = result_of(case, judges.judge({"case": str(case.path)}))
     if result.skipped:
         pytest.skip(result.skipped)
     assert result.problems == []
