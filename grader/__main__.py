@@ -109,8 +109,9 @@ def run(options: argparse.Namespace) -> int:
         return CANNOT_GRADE
     except KeyboardInterrupt:
         if options.command != "watch":
-            # A check keeps nothing unless it is told where.
-            kept = None if getattr(options, "out", "") is None else KEPT.get(options.command)
+            kept = KEPT.get(options.command)
+            if options.command == "check" and options.out is None:
+                kept = None
             said = f"stopped; what was found so far is kept in {kept}" if kept else "stopped"
             print(said, file=sys.stderr)
         return STOPPED
