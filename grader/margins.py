@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from datetime import date
 from typing import Any
 
-from grader import report
+from grader.pages import measured, table
 
 Json = dict[str, Any]
 
@@ -53,19 +52,11 @@ RATES = ["submissions", "runs", "least first attempt", "trained again", "rejecte
 HEADINGS = ["threshold", "bound", "nearest right", "runs", "nearest wrong", "cases"]
 
 
-def table(headings: list[str], rows: list[list[str]]) -> str:
-    """Return rows as Markdown shows them."""
-    head = f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}\n"
-    return head + "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
 def markdown(near: list[list[str]], rated: list[list[str]]) -> str:
     """Return the page that docs/ keeps."""
-    made = report.environment()
-    versions = ", ".join(f"{k} {made[k]}" for k in ("python", "torch", "numpy"))
     return (
         "# Margins of the gates\n\n"
-        f"Measured {date.today().isoformat()} with {versions} by `make calibrate`: the solution "
+        f"{measured()} by `make calibrate`: the solution "
         "in every configuration that can solve its task, over many seeds; every right case of the "
         "corpus; and every wrong case, shown to the gates alone, whatever its parts say. With "
         "`--verified reports/verify/verify.json` the cases whose gates `make verify` has asked are "

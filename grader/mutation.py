@@ -12,7 +12,6 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from grader import margins, mutants, patching, report, settings
+from grader import mutants, patching, settings
 from grader.engine import Referee, Request
 from grader.expectations import Expectations
 from grader.mutants import Mutant
+from grader.pages import measured, table
 from grader.pool import Pool, answered, serve, shown
 from grader.result import write_json
 
@@ -126,22 +126,20 @@ def tally(fates: list[Fate], known: Mapping[str, str]) -> list[list[str]]:
 
 def markdown(fates: list[Fate], known: Mapping[str, str]) -> str:
     """Return the page that docs/ keeps."""
-    made = report.environment()
-    versions = ", ".join(f"{k} {made[k]}" for k in ("python", "torch", "numpy"))
     killers = Counter(f.killed_by.split(" (")[0] for f in fates if f.killed_by)
     survivors = [f for f in fates if not f.killed_by and f.name not in known]
     return (
         "# Mutants\n\n"
-        f"Measured {date.today().isoformat()} with {versions} by `make mutants`: in the solution's "
+        f"{measured()} by `make mutants`: in the solution's "
         "task bodies statements, operators, constants, arguments and names that are easily "
         "confused are dropped or changed, one at a time. Each such tree meets the checks of its "
         "own stub first, then those of its task, then all parts and gates 1 to 3, then gate 4. A "
         "mutant is killed by the first check that does not pass. "
         "Those that are no mistakes are listed, with the reason, in "
         "`tests/corpus/equivalents.toml`.\n\n"
-        f"{margins.table(HEADINGS, tally(fates, known))}\n"
+        f"{table(HEADINGS, tally(fates, known))}\n"
         "What killed them:\n\n"
-        f"{margins.table(['check', 'mutants'], [[k, str(n)] for k, n in killers.most_common()])}\n"
+        f"{table(['check', 'mutants'], [[k, str(n)] for k, n in killers.most_common()])}\n"
         + ("Survivors:\n\n" if survivors else "None survives.\n")
         + "".join(f"- {f.file}, line {f.line}: `{f.key}`\n" for f in survivors)
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import date
 from typing import Any
 
 from grader.corpus import KINDS, Catch, Hostile
+from grader.pages import measured, table
 
 Tree = dict[str, Any]
 # Statuses of a check that speak against the submission.
@@ -229,9 +229,8 @@ def _row(name: str, results: Sequence[Result]) -> tuple[str, ...]:
             str(total or "-"), *shares)  # fmt: skip
 
 
-def markdown(results: Sequence[Result], seconds: float, jobs: int, made: Mapping[str, Any]) -> str:
+def markdown(results: Sequence[Result], seconds: float, jobs: int) -> str:
     """Return the page that docs/ keeps: the table, how long it took, and what was left out."""
-    versions = ", ".join(f"{name} {made[name]}" for name in ("python", "torch", "numpy"))
     lines = [
         "# How the grader is graded",
         "",
@@ -239,12 +238,9 @@ def markdown(results: Sequence[Result], seconds: float, jobs: int, made: Mapping
         "diagnoses are those of the wrong ones: whether the right file was named, and whether the",
         "right cause was; a difference without a cause counts as none.",
         "",
-        f"Measured {date.today().isoformat()} with {versions}: {len(results)} cases in "
-        f"{seconds / 60:.0f} minutes on {jobs} processes.",
+        f"{measured()}: {len(results)} cases in {seconds / 60:.0f} minutes on {jobs} processes.",
         "",
-        f"| {' | '.join(HEADINGS)} |",
-        f"|{'---|' * len(HEADINGS)}",
-        *(f"| {' | '.join(row)} |" for row in rows(results)),
+        table(HEADINGS, rows(results)).rstrip(),
     ]
     for title, found in (
         ("Not as expected", [(r, "; ".join(r.problems)) for r in results if r.problems]),

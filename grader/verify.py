@@ -28,7 +28,6 @@ from grader.corpus import Case, Hostile, Right, Scope, Wrong
 from grader.engine import Referee, Request
 from grader.intake import IntakeError
 from grader.pool import Pool, serve
-from grader.report import environment
 from grader.result import write_json
 from grader.verdicts import (
     HEADINGS,
@@ -212,7 +211,7 @@ def main(options: argparse.Namespace) -> int:
     console.print(Text(f"full result: {options.out / 'verify.json'}"), style="dim")
     if options.write_docs:
         DOCS.parent.mkdir(exist_ok=True)
-        page = markdown(results, seconds, options.jobs, environment())
+        page = markdown(results, seconds, options.jobs)
         DOCS.write_text(page, encoding="utf-8")
     return 1 if any(result.problems for result in results) else 0
 

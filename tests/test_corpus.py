@@ -350,7 +350,7 @@ def test_table_has_a_row_for_each_kind_and_the_page_what_was_left_out() -> None:
         ("right", "1", "1", "0", "0", "-", "-", "-"),
         ("hostile", "1", "0", "0", "1", "-", "-", "-"),
     ]
-    page = markdown(results, 90.0, 2, {"python": "3", "torch": "2", "numpy": "1"})
+    page = markdown(results, 90.0, 2)
     assert "3 cases in 2 minutes on 2 processes" in page
     assert "| wrong | 1 | 0 | 1 | 0 | 1 | 100.0% | 0.0% |" in page
     assert "- wrong/b: no" in page

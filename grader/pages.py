@@ -1,0 +1,21 @@
+"""What the pages share that a measurement writes into docs/."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+
+from grader.report import environment
+
+
+def measured() -> str:
+    """Return when and with what: the beginning of a sentence."""
+    made = environment()
+    versions = ", ".join(f"{name} {made[name]}" for name in ("python", "torch", "numpy"))
+    return f"Measured {date.today().isoformat()} with {versions}"
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as Markdown shows them."""
+    head = f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}\n"
+    return head + "".join(f"| {' | '.join(row)} |\n" for row in rows)
