@@ -174,6 +174,8 @@ def main() -> None:
     zygote = Zygote(control)
     zygote.tell({"ready": os.getpid()})
     zygote.loop()
+    # Taking torch down piece by piece would keep the referee waiting.
+    os._exit(0)
 
 
 if __name__ == "__main__":
