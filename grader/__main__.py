@@ -33,7 +33,9 @@ MODULES = {
     "mutants": "grader.mutation",
     "notebooks": "grader.notebooks",
     "release": "grader.handout",
+    "verify": "grader.verify",
 }
+VERBS = {"check": "check", "watch": "check", "verify": "verify", "calibrate": "calibrate"}
 # What a command that is stopped has written already.
 KEPT = {
     "grade": "results.json",
@@ -104,8 +106,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         return command(options.command)(options)
     except (IntakeError, IsolationUnavailable, SettingsError) as error:
-        verb = "check" if options.command in ("check", "watch") else "grade"
-        print(f"cannot {verb}: {error}", file=sys.stderr)
+        print(f"cannot {VERBS.get(options.command, 'grade')}: {error}", file=sys.stderr)
         return CANNOT_GRADE
     except KeyboardInterrupt:
         if options.command != "watch":
@@ -122,7 +123,7 @@ def command(name: str) -> Callable[[argparse.Namespace], int]:
     if name in MODULES:
         found: Callable[[argparse.Namespace], int] = importlib.import_module(MODULES[name]).main
         return found
-    return {"doctor": _doctor, "verify": _verify}.get(name, _grade)
+    return _doctor if name == "doctor" else _grade
 
 
 def _doctor(_: argparse.Namespace) -> int:
@@ -130,16 +131,6 @@ def _doctor(_: argparse.Namespace) -> int:
 
     print(doctor.text(), end="")
     return PASSED
-
-
-def _verify(options: argparse.Namespace) -> int:
-    from grader import corpus, verify
-
-    try:
-        return verify.main(options)
-    except corpus.CorpusError as error:
-        print(f"cannot verify: {error}", file=sys.stderr)
-        return CANNOT_GRADE
 
 
 def _grade(options: argparse.Namespace) -> int:

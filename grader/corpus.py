@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from grader import patching
 from grader.result import Status
 from grader.schema import Pattern, Range, SchemaError, build
-from grader.settings import PointsTable, Settings
+from grader.settings import PointsTable, Settings, SettingsError
 
 CORPUS = patching.ROOT / "tests" / "corpus"
 TRAINING_GATE = "greedy_accuracy"
@@ -26,7 +26,7 @@ Word = Annotated[str, Pattern(r"[a-z][a-z0-9_]*", "such as causal_too_wide")]
 Points = Annotated[float, Range(0)]
 
 
-class CorpusError(ValueError):
+class CorpusError(SettingsError):
     """A case that cannot be used; the message names its file, what was expected and what came."""
 
 
