@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     machine.add_argument("--out", type=Path, default=Path("reports/mutants"))
     machine.add_argument("--write-docs", action="store_true", help="rewrite docs/mutants.md")
     margins = _instructors(commands, "calibrate", "measure the margin of every threshold")
-    margins.add_argument("--seeds", type=int, default=50, help="seeds for the solution (50)")
+    margins.add_argument("--seeds", type=int, default=50, help="seeds for each configuration (50)")
     margins.add_argument("--variants", type=int, default=2, help="seeds for each right case (2)")
     margins.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
     margins.add_argument(

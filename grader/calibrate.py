@@ -31,8 +31,8 @@ from grader.report import Request
 from grader.settings import Settings, enlarged
 
 Json = dict[str, Any]
-# What takes ten times as long gets a tenth of the seeds, and what is not the lab's own a quarter.
-SHARE, LARGE_SHARE = 4, 10
+# What takes ten times as long gets a tenth of the seeds.
+LARGE_SHARE = 10
 DOCS = patching.ROOT / "docs" / "calibration.md"
 GATES = ("future_independence", "padding_invariance", "finite_gradients", "greedy_accuracy")
 
@@ -85,12 +85,6 @@ class Configuration:
     num_layers: int = 1
     positions: str = "learned"
     large: bool = False
-
-    @property
-    def share(self) -> int:
-        """Of how many seeds one is this configuration's."""
-        own = (self.task, self.num_layers, self.positions) == ("reverse", 1, LEARNED)
-        return LARGE_SHARE if self.large else 1 if own else SHARE
 
     def settings(self, lab: Settings) -> Settings:
         """Return the settings that say so."""
@@ -159,12 +153,12 @@ def tell_positions(config: Path, positions: str) -> None:
 def tasks(lab: Settings, seeds: int, variants: int) -> Iterator[Json]:
     """Yield each configuration under its seeds, each right case under some, wrong ones once.
 
-    The lab's own gets all `seeds`. A case whose parts alone have to catch it is shown to gates 1
-    to 3: those that would have stopped it say how near a wrong submission comes.
+    A case whose parts alone have to catch it is shown to gates 1 to 3: those that would have
+    stopped it say how near a wrong submission comes.
     """
     for seed in range(seeds):
         for name, made in CONFIGURATIONS.items():
-            if seed < -(-seeds // made.share):
+            if not made.large or seed < -(-seeds // LARGE_SHARE):
                 yield {"kind": "right", "case": "", "configuration": name, "seed": seed,
                        "last_gate": 4}  # fmt: skip
     for case in corpus.load(lab, kinds=["right", "wrong"]):
