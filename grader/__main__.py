@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ PASSED, NOT_PASSED, CANNOT_GRADE, GRADER_FAILED = 0, 1, 2, 3
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 STOPPED = 130  # by Ctrl-C, as shells have it
 SIGNALLED = 128  # and this much more than the number of another signal
-ENDING = ("SIGTERM", "SIGHUP")
+ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 MODULES = {
     "batch": "grader.batch.command",
     "calibrate": "grader.calibrate",
@@ -36,20 +37,19 @@ MODULES = {
     "verify": "grader.verify",
 }
 VERBS = {"check": "check", "watch": "check", "verify": "verify", "calibrate": "calibrate"}
-# What a command that is stopped has written already.
-KEPT = {
-    "grade": "results.json",
-    "check": "results.json",
-    "calibrate": "results.jsonl: the same command goes on",
-}
+# What a command that is stopped may have written already.
+KEPT = {"grade": "results.json", "check": "results.json", "calibrate": "results.jsonl"}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    options = parser().parse_args(arguments)
+    came: list[int] = []
     try:
         with stopping() as came:
-            code = run(options)
+            code = run(parser().parse_args(arguments))
+    except KeyboardInterrupt:  # before there was anything to end
+        print("stopped", file=sys.stderr)
+        code = STOPPED
     except Exception as error:
         return failed(error)
     return SIGNALLED + came[0] if came and code == STOPPED else code
@@ -62,21 +62,22 @@ def stopping() -> Iterator[list[int]]:
 
     def stop(number: int, _: object) -> None:
         came.append(number)
-        # Whoever asks twice must not break off the clearing up.
-        if len(came) == 1:
+        # Whoever asks twice must not break off the clearing up; at the third Ctrl-C it is meant.
+        if len(came) == 1 or came.count(signal.SIGINT) > 2:
             raise KeyboardInterrupt
 
     here = threading.current_thread() is threading.main_thread()
     named = [getattr(signal, name) for name in ENDING if hasattr(signal, name)]
     # What nohup has ignored stays ignored.
-    before = [n for n in named if here and signal.getsignal(n) == signal.SIG_DFL]
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    before = {n: signal.getsignal(n) for n in named if here and signal.getsignal(n) in usual}
     for number in before:
         signal.signal(number, stop)
     try:
         yield came
     finally:
-        for number in before:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def failed(error: Exception) -> int:
@@ -103,6 +104,7 @@ def run(options: argparse.Namespace) -> int:
     from grader.sandbox import IsolationUnavailable
     from grader.settings import SettingsError
 
+    began = time.time()
     try:
         return command(options.command)(options)
     except (IntakeError, IsolationUnavailable, SettingsError) as error:
@@ -110,12 +112,18 @@ def run(options: argparse.Namespace) -> int:
         return CANNOT_GRADE
     except KeyboardInterrupt:
         if options.command != "watch":
-            kept = KEPT.get(options.command)
-            if options.command == "check" and options.out is None:
-                kept = None
-            said = f"stopped; what was found so far is kept in {kept}" if kept else "stopped"
-            print(said, file=sys.stderr)
+            print(f"stopped{kept(options, began)}", file=sys.stderr)
         return STOPPED
+
+
+def kept(options: argparse.Namespace, began: float) -> str:
+    """Say where a command that was stopped has kept what it found since `began`."""
+    name = KEPT.get(options.command)
+    file = options.out / name if name and options.out else None
+    # File systems count time in steps of a few milliseconds.
+    if file is None or not file.is_file() or file.stat().st_mtime < began - 0.01:
+        return ""
+    return f"; what was found so far is kept in {file}"
 
 
 def command(name: str) -> Callable[[argparse.Namespace], int]:
@@ -156,7 +164,7 @@ def _graded(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> i
     from grader import engine, platforms, report_html, terminal
 
     name = options.path.resolve().name.removesuffix(".zip").removesuffix(".tar.gz")
-    out = options.out or Path("reports") / name
+    out = options.out = options.out or Path("reports") / name
     request = engine.Request(
         path=options.path,
         out=out,

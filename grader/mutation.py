@@ -108,7 +108,7 @@ def run(todo: list[Mutant], jobs: int, console: Console) -> list[Fate]:
         answers = answered(pool.map(asdict(mutant) for mutant in todo))
         fates = [Fate(**fate) for fate in shown(answers, "mutants", len(todo), console)]
     place = {(m.file, m.line, m.key): number for number, m in enumerate(todo)}
-    return sorted(fates, key=lambda fate: place[fate.file, fate.line, fate.name])
+    return sorted(fates, key=lambda fate: place[fate.file, fate.line, fate.key])
 
 
 def tally(fates: list[Fate], known: Mapping[str, str]) -> list[list[str]]:

@@ -44,6 +44,8 @@ class Pool:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            # A Ctrl-C in a terminal is for the one who asks, who passes it on once.
+            start_new_session=True,
         )
 
     def judge(self, task: Json) -> Json | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 from collections.abc import Iterator
@@ -52,10 +51,11 @@ class Batches(Iterator[Any]):
         self.drawn += not self.exhausted
         return reply
 
-    def close(self) -> None:
+    def end(self) -> None:
         """Take what was sent and never drawn: the next frame is another question."""
         while not self.exhausted and self.drawn <= self.asked:
             self._take()
+        self.exhausted = True
 
     def _look(self) -> dict[str, float]:
         """Return loss and accuracy on the batch just used: to show, never to judge.
@@ -83,8 +83,10 @@ def train(
     """
     model = make(config, seed, "float32")
     batches = Batches(session.channel, model)
-    with contextlib.closing(batches):
+    try:
         losses = attribute("training.train")(model, batches, attribute_recipe(recipe))
+    finally:
+        batches.end()
     parameters = dict(model.named_parameters())
     return {
         "losses": plain_numbers(losses),

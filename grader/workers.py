@@ -134,8 +134,8 @@ class Worker:
             respond: Takes a frame and returns the reply to the next one; after one that holds
                 "end" there is none to give, and it returns None.
             deadline_s: Seconds for all of it.
-            step_s: Seconds between two frames, until the last reply: what was drawn in advance
-                may be used up after it.
+            step_s: Seconds between two frames, until the end is sent: what was drawn in advance may
+                be used up after it.
 
         Raises:
             WorkerLost: a deadline passed, the process died, or a frame broke the rules.
@@ -147,12 +147,11 @@ class Worker:
         while True:
             with self._losing(min(patience, deadline_s)):
                 if reply is not None:
-                    self.channel.send(reply, deadline)
+                    self.channel.send(reply, min(deadline, time.monotonic() + patience))
                 message = self._next(min(deadline, time.monotonic() + patience))
                 if "answers" not in message:
                     reply = respond(message)
-                    # No reply but "end" is left for the frame after this one.
-                    patience = step_s if reply is not None else deadline_s
+                    patience = deadline_s if reply is None or "end" in reply else step_s
                     continue
                 self._keep(message)
                 if ticket.number in self.kept:

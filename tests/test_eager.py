@@ -47,6 +47,33 @@ def test_whoever_walks_through_the_modules_does_not_load_it():
     assert said(f"inspect.getmodule(inspect.currentframe())\n{LOADED}") == ["False"]
 
 
+# What holds with the real module whoever touches it first, and in which way.
+SAME = [
+    "import torch._dynamo.config as c; from torch._dynamo import eval_frame\n"
+    "print(eval_frame.config is c)",
+    "from torch._dynamo.exc import Unsupported as found\n"
+    "print(found is torch._dynamo.exc.Unsupported)",
+    "import torch._dynamo.eval_frame as e\n"
+    "print(isinstance(torch.compile(torch.nn.Linear(1, 1)), e.OptimizedModule))",
+    "import torch._dynamo.backends.registry as r; from torch._dynamo import register_backend\n"
+    "print(r.register_backend is register_backend and r.__spec__.name == r.__name__)",
+    "from importlib.util import find_spec\n"
+    "print(torch._dynamo.__file__ == find_spec('torch._dynamo').origin)",
+    "from torch._dynamo import *\nprint(callable(disable))",
+    "print('OptimizedModule' in dir(torch._dynamo))",
+    "print(type(torch._dynamo.disable(torch.nn.Linear(1, 1))) is not torch.nn.Linear)",
+    "torch.compile\nmark = torch.optim.Optimizer.zero_grad.__wrapped__\n"
+    "torch._dynamo.reset(); torch.optim.SGD([torch.ones(1)]).zero_grad()\n"
+    "print(getattr(mark, '__dynamo_disable') is not mark)",
+]
+
+
+@pytest.mark.parametrize("code", SAME)
+def test_the_compiler_is_one_module_however_it_is_reached(code):
+    step = "torch.optim.SGD([torch.ones(1)]).zero_grad()\n"
+    assert said(step + code) == ["True"]
+
+
 @pytest.mark.parametrize(
     "wish",
     [

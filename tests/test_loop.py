@@ -374,3 +374,34 @@ def test_looking_at_the_training_leaves_no_trace(monkeypatch):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     model.held = torch.ones(2, requires_grad=True) * 2  # cannot be copied
     assert batches._look() == {}
+
+
+class Wire:
+    """A channel on which the referee sends one batch more than it is asked for."""
+
+    def __init__(self, batches: int) -> None:
+        self.sent = 1
+        self.taken = 0
+        self.batches = batches
+
+    def send(self, message):
+        self.sent += 1
+
+    def receive(self, max_payload):
+        assert self.taken < self.sent, "it would wait for ever"
+        self.taken += 1
+        if self.taken > self.batches:
+            return {"end": True}
+        return {"source": np.ones((1, 2), dtype=np.int64), "answers": [[3]]}
+
+
+@pytest.mark.parametrize("drawn", [0, 1, 3, 4])
+def test_nothing_is_left_on_the_wire_however_many_batches_a_loop_draws(monkeypatch, drawn):
+    monkeypatch.setattr(probes_training, "attribute", lambda name: SimpleNamespace)
+    wire = Wire(3)
+    batches = probes_training.Batches(wire, torch.nn.Identity())
+    assert len([batch for batch, _ in zip(batches, range(drawn), strict=False)]) == min(drawn, 3)
+    batches.end()
+    # After the end nothing is sent for a draw, so nothing may be asked for either.
+    assert wire.taken == min(wire.sent, wire.batches + 1)
+    assert list(batches) == [] and list(batches) == []

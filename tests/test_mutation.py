@@ -1,10 +1,12 @@
 """What the mutation run tells: a line now and then, a table, and a page."""
 
 import io
+from dataclasses import asdict
 
 from rich.console import Console
 
 from grader import mutation, pool
+from grader.mutants import Mutant
 from grader.mutation import Fate
 
 FATES = [
@@ -39,3 +41,26 @@ def test_long_work_says_how_far_it_is_where_there_is_no_terminal(monkeypatch):
     answers = [{"n": 1}, {"n": 2}, {"n": 3}]
     assert list(pool.shown(iter(answers), "mutants", 3, console)) == answers
     assert text.getvalue() == "mutants: 2 of 3, 0 min left\n"
+
+
+def test_fates_stand_in_the_order_of_their_mutants_whichever_ends_first(monkeypatch):
+    todo = mutation.all_mutants(["masks"])[:4]
+
+    class Pool:
+        def __init__(self, *words: object) -> None:
+            pass
+
+        def __enter__(self) -> "Pool":
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def map(self, tasks):
+            for task in reversed(list(tasks)):
+                mutant = Mutant(**task)
+                yield task, asdict(Fate(mutant.file, mutant.key, mutant.line, "1.1 (failed)"))
+
+    monkeypatch.setattr(mutation, "Pool", Pool)
+    fates = mutation.run(todo, 2, Console(file=io.StringIO()))
+    assert [fate.key for fate in fates] == [mutant.key for mutant in todo]

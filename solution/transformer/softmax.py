@@ -20,5 +20,5 @@ def softmax(x: Tensor, dim: int) -> Tensor:
     last = dim in (-1, x.dim() - 1) and x.dim() > 1
     if last and x.shape[-1] * x.element_size() < register:
         # torch takes a row that cannot fill a register number by number, but not along this axis.
-        return x.transpose(-2, -1).softmax(dim=-2).transpose(-2, -1)
+        return x.transpose(-2, -1).softmax(dim=-2).transpose(-2, -1).contiguous()
     return x.softmax(dim=dim)
