@@ -44,6 +44,17 @@ class Job:
         parts = (o for o in self.outcomes if is_required(o.stub))
         return whole and all(o.status is Status.PASSED for o in parts)
 
+    def haste(self, gate: bool) -> int:
+        """Return how many times less than usual a check, or a gate, waits for an answer.
+
+        A submission that never answers would cost its limit of time at every check: the further
+        checks of the same stub are spared it, those of others are given less. What an optional part
+        did must not cost a gate its time.
+        """
+        if gate:
+            return 3 if sum(is_required(stub) for stub in self.unanswered) > 1 else 1
+        return 30 if len(self.unanswered) > 3 else 10 if self.unanswered else 1
+
     def blocked(self, place: Place, file: str) -> Blocked | None:
         """Return the status, sentence and diagnosis of a check that cannot run, None if it can.
 

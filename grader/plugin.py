@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,7 @@ MARKERS = (
     "part(stub): a check of the stub with this task id",
     "gate(number, name): a check of this gate",
 )
-# A submission that never answers would cost its limit of time at every check: the further checks
-# of the same stub are spared it, and after so many stubs the others are given less.
 SLOW = ("timeout", "out_of_memory")
-PATIENCE = 2
 # A training that runs ahead begins once these tasks have passed: most trees that are wrong or not
 # finished show it there.
 FIRST_TASKS = ("1", "2")
@@ -217,15 +215,13 @@ class Plugin:
         if self.current is None or place.group != self.group:
             self._close()
             self.group = place.group
-            # What an optional part did must not cost a gate its time.
-            start = self.job.start_worker if place.gate else self._start_worker
+            start = partial(self._start_worker, gate=bool(place.gate))
             self.current = Submission(start, self.job.listen)
         return self.current
 
-    def _start_worker(self) -> Worker:
+    def _start_worker(self, gate: bool) -> Worker:
         worker = self.job.start_worker()
-        if len(self.job.unanswered) >= PATIENCE:
-            worker.hurry()
+        worker.hurry(self.job.haste(gate))
         return worker
 
     @pytest.fixture
@@ -233,7 +229,8 @@ class Plugin:
         """The models of gates 1 to 3, which share them and their workers."""
         if self.shared is None:
             self._close()
-            lanes = [Submission(self.job.start_worker, self.job.listen) for _ in range(LANES)]
+            start = partial(self._start_worker, gate=True)
+            lanes = [Submission(start, self.job.listen) for _ in range(LANES)]
             rng = draws.Draws(self.job.seed, BENCHES)
             ask = self.job.expectations.for_check(BENCHES)
             self.shared = Benches(lanes, rng, ask, self.job.settings)

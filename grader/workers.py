@@ -63,10 +63,10 @@ class Worker:
         self.hurried = False
         self.heed: Callable[[], None] = lambda: None
 
-    def hurry(self) -> None:
-        """Wait a tenth as long for every answer, though never less than a second."""
-        self.hurried = True
-        seconds = min(self.limits.question_s, max(1.0, self.limits.question_s / 10))
+    def hurry(self, times: int) -> None:
+        """Wait 1 / `times` as long for every answer, though never less than a second."""
+        self.hurried = times > 1
+        seconds = min(self.limits.question_s, max(1.0, self.limits.question_s / times))
         self.limits = replace(self.limits, question_s=seconds)
 
     def hello(self) -> None:

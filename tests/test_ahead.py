@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ def referee():
     with Referee(SHORT) as made:
         # While it starts, a launcher is fewer processes than once it is ready.
         made.workshop.launcher.wait_ready()
+        made.standing = workers_below()
         yield made
 
 
@@ -37,6 +39,14 @@ def bare(tree: Any) -> Any:
 
 def workers_below() -> int:
     return len(psutil.Process().children(recursive=True))
+
+
+def come_down_to(number: int) -> bool:
+    """Wait for the zygote to bury what was killed."""
+    deadline = time.monotonic() + 10.0
+    while workers_below() != number and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return workers_below() == number
 
 
 def graded(referee: Referee, path: Path, **options: Any) -> tuple[dict[str, Any], list[str]]:
@@ -88,19 +98,19 @@ def test_part_that_fails_later_gives_the_training_up(referee, begun, tmp_path):
     text = decoder.read_text(encoding="utf-8")
     assert text.count("self.final_norm(") >= 1
     decoder.write_text(text.replace("self.final_norm(", "2.0 * self.final_norm("), "utf-8")
-    before = workers_below()
+    assert come_down_to(referee.standing)
     found, _ = graded(referee, tree, ahead=True)
     assert found["parts"][4]["status"] == "failed" and found["parts"][1]["status"] == "passed"
-    assert len(begun) == 1 and begun[0].closed and workers_below() == before
+    assert len(begun) == 1 and begun[0].closed and come_down_to(referee.standing)
     assert found["gates"][3]["status"] == "failed"  # in its turn: ten steps teach little
 
 
 def test_training_that_no_gate_needs_any_more_leaves_no_process(referee, begun, monkeypatch):
     monkeypatch.setattr("grader.independence.RESPONDS", 1e9)  # no model responds that much
-    before = workers_below()
+    assert come_down_to(referee.standing)
     found, _ = graded(referee, patching.SOLUTION, ahead=True)
     assert [gate["status"] for gate in found["gates"]] == ["failed"] + ["blocked"] * 3
-    assert len(begun) == 1 and begun[0].closed and workers_below() == before
+    assert len(begun) == 1 and begun[0].closed and come_down_to(referee.standing)
 
 
 def test_training_given_up_while_its_worker_starts_ends_at_once():
