@@ -7,16 +7,14 @@ import errno
 import importlib
 import json
 import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grader.arguments import parser
+from grader.stopping import stopping
 
 if TYPE_CHECKING:
     from grader.settings import Settings
@@ -26,7 +24,6 @@ PASSED, NOT_PASSED, CANNOT_GRADE, GRADER_FAILED = 0, 1, 2, 3
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 STOPPED = 130  # by Ctrl-C, as shells have it
 SIGNALLED = 128  # and this much more than the number of another signal
-ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 MODULES = {
     "batch": "grader.batch.command",
     "calibrate": "grader.calibrate",
@@ -53,31 +50,6 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         return failed(error)
     return SIGNALLED + came[0] if came and code == STOPPED else code
-
-
-@contextmanager
-def stopping() -> Iterator[list[int]]:
-    """Let a signal that asks to end do as Ctrl-C does, which clears up; yield which one came."""
-    came: list[int] = []
-
-    def stop(number: int, _: object) -> None:
-        came.append(number)
-        # Whoever asks twice must not break off the clearing up; at the third Ctrl-C it is meant.
-        if len(came) == 1 or came.count(signal.SIGINT) > 2:
-            raise KeyboardInterrupt
-
-    here = threading.current_thread() is threading.main_thread()
-    named = [getattr(signal, name) for name in ENDING if hasattr(signal, name)]
-    # What nohup has ignored stays ignored.
-    usual = (signal.SIG_DFL, signal.default_int_handler)
-    before = {n: signal.getsignal(n) for n in named if here and signal.getsignal(n) in usual}
-    for number in before:
-        signal.signal(number, stop)
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def failed(error: Exception) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import queue
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from grader.intake import IntakeError
 from grader.outcomes import is_required, task_of
 from grader.result import Outcome, Status, clean_text
 from grader.settings import Settings
+from grader.stopping import asked
 from grader.terminal import MARKS
 from grader.workers import Workshop
 
@@ -85,6 +85,8 @@ class Saves:
         """Wait for a saved file; return its name and those of others saved with it."""
         names: set[str] = set()
         while not names:
+            if asked():  # and the interrupt was lost on the way here
+                raise KeyboardInterrupt
             # A Ctrl-C that comes just before an endless wait would not end it.
             with contextlib.suppress(queue.Empty):
                 names.add(self.names.get(timeout=LOOK_MS / 1000))
@@ -171,7 +173,7 @@ class Watcher:
         except IntakeError as error:
             self.say(f"cannot check: {error}; the last verdict stands, waiting for the next save")
         except KeyboardInterrupt:
-            if not self.superseded:
+            if not self.superseded or asked():
                 raise
             self.owed = list(dict.fromkeys([*self.owed, *own]))
 
@@ -259,7 +261,6 @@ def watch(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> int
         raise IntakeError(f"{path} is no folder: watch looks at the folder you work in")
     tasks = quick.chosen(options.tasks, lab)
     console = Console(highlight=False)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     lab = replace(lab, limits=replace(lab.limits, question_s=QUESTION_S))
     with engine.Referee(lab, workshop=workshop) as referee:
         watcher = Watcher(lab, referee, path, tasks, console)

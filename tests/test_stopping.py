@@ -6,7 +6,8 @@ from argparse import Namespace
 
 import pytest
 
-from grader.__main__ import kept, main, stopping
+from grader.__main__ import kept, main
+from grader.stopping import asked, stopping
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals")
 
@@ -18,7 +19,8 @@ def test_the_second_time_does_not_break_off_the_clearing_up(number):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
         os.kill(os.getpid(), number)
-    assert came == [number, number]
+        assert asked()
+    assert came == [number, number] and not asked()
     assert signal.getsignal(number) == before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import shutil
@@ -178,3 +179,18 @@ def test_task_that_was_wrong_is_looked_at_again_after_any_save():
     one.show = lambda *_, **__: None
     one.round(["1"], 0.0)
     assert looked == [["1"], ["2", "4", "5", "6", "S2"], []]
+
+
+@pytest.mark.parametrize("meant", [True, False])
+def test_a_round_that_a_save_ends_is_told_from_one_that_control_c_ends(monkeypatch, meant):
+    one = object.__new__(watch.Watcher)
+    one.lab, one.tasks, one.owed, one.outcomes = settings.load(), None, [], {}
+
+    def look(*_: object) -> None:
+        one.superseded = True
+        raise KeyboardInterrupt
+
+    one.look = look
+    monkeypatch.setattr(watch, "asked", lambda: meant)
+    with pytest.raises(KeyboardInterrupt) if meant else contextlib.nullcontext():
+        one.round(["1"], 0.0)
