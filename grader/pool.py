@@ -79,7 +79,7 @@ class Pool:
                 self.ending = True
                 threads.shutdown(wait=False, cancel_futures=True)
                 for process in self.processes:
-                    process.send_signal(signal.SIGINT)
+                    process.terminate()
                 raise
 
     def close(self) -> None:
@@ -134,7 +134,8 @@ def serve(judge: Callable[[Json], Json]) -> None:
     protect_memory()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    # An interrupt means that the one who asks has stopped.
+    # This signal says that the one who asks has stopped. A shell's background jobs ignore SIGINT.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         for line in sys.stdin:
             print(json.dumps(judge(json.loads(line))), file=answers, flush=True)
