@@ -62,6 +62,7 @@ def scaled_dot_product_attention(
         1. check_attention_inputs (given) raises the errors about types and shapes; the row
            without a key is yours.
         2. Scores have one row per query and one column per key: which axis must sum to 1?
+           softmax (given) works along any.
         3. To hide a key, change its score before the softmax. What score gives weight 0?
     """
     # BEGIN SOLUTION 2.1
