@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from grader import sandbox, settings
+from grader.job import Job
 from grader.student_error import StudentError
 from grader.submission import Submission, call
 from grader.workers import Worker, WorkerLost, Workshop
@@ -197,3 +198,18 @@ def test_closed_worker_leaves_no_process_and_no_file(submission):
     submission.close()
     assert descendants() <= before
     assert not worker.scratch.exists()
+
+
+@pytest.mark.parametrize(
+    ("unanswered", "check", "gate"),
+    [
+        ([], 1, 1),
+        (["2.1"], 10, 1),
+        (["2.1", "2.2"], 10, 3),
+        (["2.1", "S1", "S2"], 10, 1),  # what optional parts did costs a gate nothing
+        (["2.1", "2.2", "2.3", "4.1"], 30, 3),
+    ],
+)
+def test_the_more_stubs_got_no_answer_the_shorter_is_the_wait(unanswered, check, gate):
+    job = Job(settings.load(), 0, lambda: None, lambda event: None, unanswered=unanswered)
+    assert (job.haste(gate=False), job.haste(gate=True)) == (check, gate)
