@@ -48,20 +48,22 @@ class Kernels:
         """Add both products of attention and the softmax between, forward and backward."""
         rows, width = self.batch_size * self.config.num_heads, self.config.d_head
         q, k = torch.randn(rows, queries, width), torch.randn(rows, keys, width)
-        # Keys come first: along a last axis shorter than a register the softmax is slow.
-        scores = torch.randn(rows, keys, queries)
-        weights = scores.softmax(1)
-        mask = torch.zeros(1, keys, queries)
+        scores = torch.randn(rows, queries, keys)
+        weights = scores.softmax(-1)
+        # Along a last axis shorter than a register the softmax is slow; see softmax.py.
+        columns = torch.randn(keys, rows * queries)
+        shares = columns.softmax(0)
+        mask = torch.zeros(1, queries, keys)
         context, grad_k = torch.empty_like(q), torch.empty_like(k)
-        self.add(lambda: torch.baddbmm(mask, k, q.transpose(1, 2), out=scores))
-        self.add(lambda: torch.softmax(scores, 1, out=weights))
-        self.add(lambda: torch.bmm(weights.transpose(1, 2), k, out=context))
+        self.add(lambda: torch.baddbmm(mask, q, k.transpose(1, 2), out=scores))
+        self.add(lambda: torch.softmax(columns, 0, out=shares))
+        self.add(lambda: torch.bmm(weights, k, out=context))
         # Backward: to values, to weights, to scores, to queries, to keys.
-        self.add(lambda: torch.bmm(weights, q, out=grad_k))
-        self.add(lambda: torch.bmm(k, q.transpose(1, 2), out=scores))
-        self.add(lambda: aten._softmax_backward_data(scores, weights, 1, torch.float32))
-        self.add(lambda: torch.bmm(scores.transpose(1, 2), k, out=context))
-        self.add(lambda: torch.bmm(scores, q, out=grad_k))
+        self.add(lambda: torch.bmm(weights.transpose(1, 2), q, out=grad_k))
+        self.add(lambda: torch.bmm(q, k.transpose(1, 2), out=scores))
+        self.add(lambda: aten._softmax_backward_data(columns, shares, 0, torch.float32))
+        self.add(lambda: torch.bmm(scores, k, out=context))
+        self.add(lambda: torch.bmm(scores.transpose(1, 2), q, out=grad_k))
 
     def norm(self, tokens: int) -> None:
         """Add a layer norm and the residual sum beside it, forward and backward."""

@@ -36,6 +36,8 @@ from grader.submission import (
 )
 
 SHAPE = (2, 3, 5, 7, 11)  # B, H, T, S, K
+# More keys, or queries, than any vector register holds: some code does long rows another way.
+MANY_KEYS, MANY_QUERIES = (1, 1, 2, 67, 3), (1, 1, 67, 2, 3)
 FUNCTION = "attention.scaled_dot_product_attention"
 MASKED = ("mask_ignored", "mask_flipped", "mask_fill_zero", "mask_after_softmax",
           "mask_of_other_rows")  # fmt: skip
@@ -53,9 +55,9 @@ STEPS = "Compare with the formula in the docstring, step by step."
 Inputs = dict[str, Any]
 
 
-def draw(rng: Draws, scale: float = 1.0) -> Inputs:
+def draw(rng: Draws, scale: float = 1.0, shape: tuple[int, ...] = SHAPE) -> Inputs:
     """Draw queries and keys around `scale`, and values around 1."""
-    batch, heads, num_queries, num_keys, width = SHAPE
+    batch, heads, num_queries, num_keys, width = shape
     lengths = {"query": num_queries, "key": num_keys, "value": num_keys}
     drawn = {
         name: rng.child(name).uniform((batch, heads, length, width), -1.7, 1.7)
@@ -106,6 +108,8 @@ def test_attention_averages_values_by_softmax_of_scaled_scores(
          chosen(causes.ATTENTION, *BIASED)),
         ("with inputs ten times as large", draw(rng.child("large"), 10.0) | {"mask": mask}, {}),
         ("with large scores at hidden keys", extreme(rng.child("extreme")), {}),
+        ("with 67 keys", draw(rng.child("keys"), shape=MANY_KEYS), plain),
+        ("with 67 queries", draw(rng.child("queries"), shape=MANY_QUERIES), plain),
     ]  # fmt: skip
     questions = [call(FUNCTION, **inputs) for _, inputs, _ in cases]
     asked = post(submission, *questions, in_float32(questions[0]), *NAMED)

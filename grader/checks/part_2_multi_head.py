@@ -69,6 +69,8 @@ def test_multi_head_attention_attends_with_every_head(
         Case("cross-attention to more keys than queries", {"query": query, "key_value": longer}),
         Case("self-attention with inputs ten times as large", {"query": 10.0 * other}),
         Case("self-attention of a single token", {"query": other[:1, :1]}),
+        Case("cross-attention to 67 keys",
+             {"query": query[:1, :2], "key_value": tokens(rng, "many", 67)[:1]}),
     )  # fmt: skip
     with built_on("attention", findings, *EARLIER):
         return try_modules(submission, expected, STEPS, trial(rng, *cases))

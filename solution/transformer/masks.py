@@ -142,4 +142,4 @@ def zero_padding(x: Tensor, valid: Tensor | None) -> Tensor:
     if valid is None:
         return x
     # A product with the mask would keep NaN, which is not 0 times anything.
-    return torch.where(valid[:, :, None], x, 0.0)
+    return torch.where(valid[:, :, None], x, x.new_zeros(()))
