@@ -52,7 +52,8 @@ class Job:
         did must not cost a gate its time.
         """
         if gate:
-            return 3 if sum(is_required(stub) for stub in self.unanswered) > 1 else 1
+            required = sum(is_required(stub) for stub in self.unanswered)
+            return 10 if required > 3 else 3 if required > 1 else 1
         return 30 if len(self.unanswered) > 3 else 10 if self.unanswered else 1
 
     def blocked(self, place: Place, file: str) -> Blocked | None:

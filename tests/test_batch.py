@@ -129,6 +129,21 @@ def test_what_waits_does_not_grow_with_the_class(tmp_path):
     assert engine.most_waiting <= 4
 
 
+def test_unfinished_submissions_come_last_and_change_no_file(tmp_path):
+    stub = 'raise NotImplementedError("task 1.1: write padding_mask in masks.py")'
+    optional = stub.replace("1.1", "S1")
+    source = small_class(tmp_path / "class", anna=stub, ben=f"{optional} # ben", carl="crash",
+                         dora=stub, emil=f"{stub} # emil", fred="fred")  # fmt: skip
+    _, engine = run(source, tmp_path / "out", engine=Stub(1))
+    assert engine.asked == [f"{optional} # ben", "crash", "fred", stub, f"{stub} # emil"]
+    assert [row["submission"] for row in book(tmp_path / "out")] == sorted(os.listdir(source))
+    before = results(tmp_path / "out")
+    _, engine = run(source, tmp_path / "out")
+    assert engine.asked == ["crash"] and results(tmp_path / "out") == before
+    _, engine = run(small_class(source, aron=stub, gwen="gwen"), tmp_path / "out")
+    assert engine.asked == ["crash", "gwen"]
+
+
 def test_student_who_left_the_class_leaves_the_folder(tmp_path):
     source, out = small_class(tmp_path / "class", anna="x", ben="y"), tmp_path / "out"
     run(source, out)

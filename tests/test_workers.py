@@ -207,7 +207,8 @@ def test_closed_worker_leaves_no_process_and_no_file(submission):
         (["2.1"], 10, 1),
         (["2.1", "2.2"], 10, 3),
         (["2.1", "S1", "S2"], 10, 1),  # what optional parts did costs a gate nothing
-        (["2.1", "2.2", "2.3", "4.1"], 30, 3),
+        (["2.1", "2.2", "2.3"], 10, 3),
+        (["2.1", "2.2", "2.3", "4.1"], 30, 10),
     ],
 )
 def test_the_more_stubs_got_no_answer_the_shorter_is_the_wait(unanswered, check, gate):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
@@ -21,9 +23,12 @@ from grader.batch.task import graded, pack
 from grader.batch.view import Who
 from grader.collect import Collected
 from grader.files import replace_file
+from grader.intake import Staged
 from grader.result import number
 from grader.settings import Settings
 
+# Of a required task; those of stretch tasks have a letter.
+STUB = re.compile(rb"raise NotImplementedError\(.task \d")
 # Submissions read ahead of those at work, so that no process waits for the next.
 _AHEAD = 2
 
@@ -106,9 +111,13 @@ class Loop:
         """
         self.submissions = submissions
         self.rows = Rows(self.output.temporary, len(submissions))
+        later = array("q")
         with closing(self.old), closing(self.seen):
             for place, one in enumerate(submissions):
-                self._begin(place, one)
+                if not self._begin(place, one):
+                    later.append(place)
+        for place in later:
+            self._begin(place, submissions[place], last=True)
         while self.futures:
             self._finish()
         return self.rows
@@ -120,33 +129,47 @@ class Loop:
             if not math.isnan(seconds):
                 yield f"{self.submissions[place].key},{seconds:.1f}\n"
 
-    def _begin(self, place: int, one: Collected) -> None:
-        seen = self.seen.of(one.key)
-        if seen is not None and seen["mark"] == mark(one):
-            inputs = replace(self.shared, submission=seen["submission"])
-            if self._known(Waiting(place, one, tuple(seen["notes"]), inputs)):
-                return
+    def _begin(self, place: int, one: Collected, last: bool = False) -> bool:
+        """Begin with a submission; return False where it is unfinished and better begun `last`.
+
+        The unfinished are graded within a second: they keep the other processes at work while one
+        is still busy with a submission that takes long.
+        """
+        if not last and self._unchanged(place, one):
+            return True
         found = read(one, self.lab, self.output.temporary / "submission")
         if found.staged is None:
             self._trouble(place, one, found.notes, None, "ungradable", found.trouble)
-            return
+            return True
         waiting = Waiting(place, one, found.notes, self.shared.of(found.staged))
         key = waiting.inputs.key
         if key in self.waiting:
             self.waiting[key].append(waiting)
-        elif self._known(waiting):
-            return
+        elif (not last and self._listed(waiting)) or self._stored(waiting):
+            return True
         elif self.engine is None:
             words = ("not_graded", "no shard has graded it")
             self._trouble(place, one, found.notes, waiting.inputs, *words)
+        elif not last and unfinished(found.staged):
+            return False
         else:
             while len(self.futures) >= _AHEAD * self.engine.slots:
                 self._finish()
             self.waiting[key] = [waiting]
             self.futures[self.engine.submit(pack(found.staged, self.isolation, waiting.who))] = key
+        return True
 
-    def _known(self, waiting: Waiting) -> bool:
-        """Take the result from the store, if it is there."""
+    def _unchanged(self, place: int, one: Collected) -> bool:
+        """Take the result of a submission that lies as it lay, without reading it."""
+        seen = self.seen.of(one.key)
+        if seen is None or seen["mark"] != mark(one):
+            return False
+        inputs = replace(self.shared, submission=seen["submission"])
+        waiting = Waiting(place, one, tuple(seen["notes"]), inputs)
+        return self._listed(waiting) or self._stored(waiting)
+
+    def _listed(self, waiting: Waiting) -> bool:
+        """Take the row and the student's folder of the last run, if they are the same."""
         key = waiting.inputs.key
         old = self.old.of(waiting.one.key)
         if old is not None:
@@ -155,7 +178,11 @@ class Loop:
             if same and self.output.path(key).exists() and self._has_view(waiting.one):
                 self._done(waiting, new, graded=False)
                 return True
-        stored = self.output.get(key)
+        return False
+
+    def _stored(self, waiting: Waiting) -> bool:
+        """Take the result from the store, if it is there."""
+        stored = self.output.get(waiting.inputs.key)
         if stored is None:
             return False
         self._view(waiting, view.texts(stored["tree"], waiting.who))
@@ -215,6 +242,12 @@ class Loop:
             replace_file(folder / name, made[name].encode("utf-8", "replace"))
         if self.views:
             (folder / view.MESSAGE).unlink(missing_ok=True)
+
+
+def unfinished(staged: Staged) -> bool:
+    """Return whether a required task says of itself that it is not done."""
+    tasks = (text for path, text in staged.files.items() if path.rpartition("/")[2] in staged.tasks)
+    return any(STUB.search(text) for text in tasks)
 
 
 def heard(
