@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from grader import expectations, intake, policy, sandbox
+from grader.early import First
 from grader.job import Job
 from grader.launchers import WorkersUnavailable
 from grader.outcomes import task_of
@@ -104,10 +105,17 @@ class Referee:
         if seed is None:
             seed = default_seed(self.settings.salt, staged.sha256)
         inspected = policy.inspect(staged)
+        report = Report(self.settings, self.isolation, staged, request, seed, inspected.flags)
+        try:
+            report.write(list(request.known))
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise intake.IntakeError(f"cannot write into {request.out}: {why}") from error
+        first = First(lambda: self.workshop.worker(staged.root))
         job = Job(
             settings=self.settings,
             seed=seed,
-            start_worker=lambda: self.workshop.worker(staged.root),
+            start_worker=first.take,
             listen=listen,
             breaches={b.part: b for b in reversed(inspected.breaches)},
             missing=staged.missing,
@@ -119,12 +127,6 @@ class Referee:
             outcomes=list(request.known),
             expectations=self.expectations or expectations.Expectations(),
         )
-        report = Report(self.settings, self.isolation, staged, request, seed, inspected.flags)
-        try:
-            report.write(job.outcomes)
-        except OSError as error:
-            why = error.strerror or type(error).__name__
-            raise intake.IntakeError(f"cannot write into {request.out}: {why}") from error
 
         def heard(event: dict[str, Any]) -> None:
             listen(event)
@@ -133,10 +135,14 @@ class Referee:
                 if flag not in report.flags:
                     report.flags.append(flag)
             if event["kind"] == "end" and request.out is not None:
-                report.write(job.outcomes)
+                report.keep(job.outcomes)
 
         job.listen = heard
-        job.outcomes += run_checks(job)
+        try:
+            job.outcomes += run_checks(job)
+        finally:
+            report.finish_keeping()
+            first.close()
         return report.write(job.outcomes, complete=True)
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from grader import draws, expectations, tracing
+from grader import draws, early, expectations, tracing
 from grader.ahead import Ahead
 from grader.benches import Benches
-from grader.job import LAST_GATE, Job
+from grader.job import LAST_GATE, Blocked, Job
 from grader.outcomes import (
     Place,
     is_required,
@@ -29,7 +30,7 @@ from grader.outcomes import (
 from grader.result import CheckFailed, Outcome, Status
 from grader.settings import Settings, checked_given
 from grader.student_error import StudentError
-from grader.submission import Submission
+from grader.submission import Posted, Submission
 from grader.workers import Worker, WorkerLost
 
 # The models of gates 1 to 3 live in so many workers, and are drawn under this name.
@@ -38,6 +39,7 @@ BENCHES = "benches"
 MARKERS = (
     "part(stub): a check of the stub with this task id",
     "gate(number, name): a check of this gate",
+    "early(questions): what a check asks, of another worker while earlier ones are judged",
 )
 SLOW = ("timeout", "out_of_memory")
 # A training that runs ahead begins once these tasks have passed: most trees that are wrong or not
@@ -67,6 +69,7 @@ class Plugin:
         self.current: Submission | None = None
         self.shared: Benches | None = None
         self.early: Ahead | None = None
+        self.beside: early.Beside | None = None
         self.training = ""
         self.recorded: set[str] = set()
         points = job.settings.points
@@ -110,8 +113,7 @@ class Plugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Record a blocked check and skip it."""
-        place = place_of(item)
-        why = self.job.blocked(place, self.files.get(place.stub or "", ""))
+        place, why = place_of(item), self._blocked(item)
         if why is not None:
             self._record(item, Outcome("", None, None, why[0], why[1], why[2]), 0.0)
             pytest.skip(why[1])
@@ -120,6 +122,10 @@ class Plugin:
         self.job.listen(
             {"kind": "start", "check": item.nodeid, "place": place, "title": title(item)}
         )
+
+    def _blocked(self, item: pytest.Item) -> Blocked | None:
+        place = place_of(item)
+        return self.job.blocked(place, self.files.get(place.stub or "", ""))
 
     def _begin_training(self, place: Place) -> None:
         """Let gate 4 train from now on, if the first tasks have passed; a failure gives it up."""
@@ -197,10 +203,10 @@ class Plugin:
         self._close()
 
     def _close(self) -> None:
-        for open_one in (self.current, self.shared):
+        for open_one in (self.current, self.shared, self.beside):
             if open_one is not None:
                 open_one.close()
-        self.current = self.shared = None
+        self.current = self.shared = self.beside = None
 
     def missing(self) -> list[str]:
         """Return the planned checks that left no outcome."""
@@ -217,7 +223,32 @@ class Plugin:
             self.group = place.group
             start = partial(self._start_worker, gate=bool(place.gate))
             self.current = Submission(start, self.job.listen)
+            self._ask_beside(request.node)
         return self.current
+
+    def _ask_beside(self, first: pytest.Item) -> None:
+        """Let a second worker begin with what later checks of the same task ask early."""
+        asking = {
+            item.name: partial(early.questions_of, item, self.job)
+            for item in first.session.items
+            if item is not first and item.get_closest_marker("early")
+            if place_of(item).group == self.group and self._blocked(item) is None
+        }
+        if asking:
+            self.beside = early.Beside(partial(self._start_worker, gate=False), asking)
+
+    @pytest.fixture
+    def asked(self, request: pytest.FixtureRequest, submission: Submission) -> Callable[[], Posted]:
+        """What a check asks early: posted already, or else when this is called."""
+
+        def posted() -> Posted:
+            found = self.beside.take(request.node.name) if self.beside else None
+            if found is None:
+                return submission.post(*early.questions_of(request.node, self.job))
+            found.worker.hurry(self.job.haste(gate=False))
+            return found
+
+        return posted
 
     def _start_worker(self, gate: bool) -> Worker:
         worker = self.job.start_worker()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import shlex
 import sys
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -76,6 +78,26 @@ class Report:
         self.seed = seed
         self.flags = flags
         self._kept: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._latest: list[Outcome] | None = None
+        self._keeper: ThreadPoolExecutor | None = None
+
+    def keep(self, outcomes: list[Outcome]) -> None:
+        """Write what there is so far, in a thread: no check waits for the disk."""
+        self._latest = list(outcomes)
+        self._keeper = self._keeper or ThreadPoolExecutor(1)
+        self._keeper.submit(self._keep_latest)
+
+    def _keep_latest(self) -> None:
+        latest, self._latest = self._latest, None
+        if latest is not None:
+            with contextlib.suppress(OSError):  # the last write says what is wrong with the disk
+                self.write(latest)
+
+    def finish_keeping(self) -> None:
+        """Wait until what there is so far is written."""
+        if self._keeper is not None:
+            self._keeper.shutdown()
+            self._keeper = None
 
     def write(self, outcomes: list[Outcome], *, complete: bool = False) -> dict[str, Any]:
         """Write `results.json` where it was asked for, and return the tree."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,12 +15,15 @@ from grader.parameters import ProbeConfig
 from grader.parts import sure
 from grader.settings import Settings
 from grader.student_error import StudentError
-from grader.submission import Question, Submission
+from grader.submission import Posted, Question, Submission
 
+Asked = Callable[[], Posted]
 CONFIG = ProbeConfig(vocab_size=11, d_model=6, num_heads=2, d_ff=7, max_len=16)
 RATES = (3e-3, 7e-4)
 # Every batch has its own number of rows, by which the spy knows it again.
 BATCH_SIZES = (2, 5, 3, 7, 4)
+# Batches that are given out where they end before the recipe's steps do.
+SUPPLIES = (1, 3)
 TINY, HUGE = 1e-3, 1e6
 # Long enough for what a loop does at every fiftieth batch.
 LONG_RUN = 52
@@ -64,21 +68,28 @@ def test_make_optimizer_holds_every_parameter_once(
     return {"models": len(configs), "parameters": parameters, "recipe_rate_used": follows}
 
 
+def three_runs(rng: Draws, lab: Settings) -> tuple[Question, ...]:
+    """Ask for one run that clips nothing, one that clips everything, and a long one."""
+    return (
+        watch(lab, "seq2seq", draw_batches(rng, "seq2seq"), HUGE),
+        watch(lab, "decoder_only", draw_batches(rng, "decoder_only"), TINY),
+        watch_long(lab),
+    )
+
+
 @pytest.mark.part("6.4")
+@pytest.mark.early(questions=three_runs)
 def test_train_takes_one_right_step_per_batch(
-    submission: Submission, rng: Draws, lab: Settings
+    asked: Asked, rng: Draws, lab: Settings
 ) -> dict[str, Any]:
     """Train clears, computes, clips and steps once per batch, in train mode, and returns losses."""
-    batches = {kind: draw_batches(rng, kind) for kind in CLASSES}
-    huge = watch(lab, "seq2seq", batches["seq2seq"], HUGE)
-    tiny = watch(lab, "decoder_only", batches["decoder_only"], TINY)
-    huge_answer, tiny_answer, many = submission.attempt(huge, tiny, watch_long(lab))
+    huge_answer, tiny_answer, many = asked().attempt()
     answers = sure(huge_answer), sure(tiny_answer)
     free, clipped = (loop.read(answer, BATCH_SIZES) for answer in answers)
     for seen in (free, clipped):
         loop.judge_order(seen)
     for kind, seen, answer in zip(CLASSES, (free, clipped), answers, strict=True):
-        rows = [batch["$batch"]["answers"] for batch in batches[kind]]
+        rows = [batch["$batch"]["answers"] for batch in draw_batches(rng, kind)]
         loop.judge_reading(seen, answer["own_inputs"], rows)
         optimizers.judge_memory(seen)
     loop.judge_gradients(free)
@@ -92,24 +103,28 @@ def test_train_takes_one_right_step_per_batch(
     return {"steps": len(free.steps), "largest_gap": gap, "losses_are": sorted(set(free.kinds))}
 
 
+def short_runs(rng: Draws, lab: Settings) -> tuple[Question, ...]:
+    """Ask for a run on each supply."""
+    batches = draw_batches(rng, "seq2seq")
+    return tuple(watch(lab, "seq2seq", batches, HUGE, supply) for supply in SUPPLIES)
+
+
 @pytest.mark.part("6.4")
+@pytest.mark.early(questions=short_runs)
 def test_train_stops_when_the_batches_do(
-    submission: Submission, rng: Draws, lab: Settings
+    submission: Submission, asked: Asked, rng: Draws, lab: Settings
 ) -> dict[str, Any]:
     """Train takes as many steps as there are batches, also when they end early."""
-    batches = draw_batches(rng, "seq2seq")
-    supplies = (1, 3)
-    questions = [watch(lab, "seq2seq", batches, HUGE, supply) for supply in supplies]
-    for supply, answer in zip(supplies, submission.attempt(*questions), strict=True):
+    for supply, answer in zip(SUPPLIES, asked().attempt(), strict=True):
         if isinstance(answer, StudentError):
             # A loop that fails on all batches fails for another reason than their number.
-            submission.ask(watch(lab, "seq2seq", batches, HUGE))
-            optimizers.explain_early_end(answer, supply, len(batches))
+            submission.ask(watch(lab, "seq2seq", draw_batches(rng, "seq2seq"), HUGE))
+            optimizers.explain_early_end(answer, supply, len(BATCH_SIZES))
             raise answer
         seen = loop.read(answer, BATCH_SIZES[:supply])
         loop.judge_count(seen)
         loop.judge_losses(seen)
-    return {"supplies": [*supplies]}
+    return {"supplies": [*SUPPLIES]}
 
 
 def draw_batches(rng: Draws, kind: str) -> list[dict[str, Any]]:
