@@ -49,7 +49,8 @@ class LogDrain:
             self.tail = (self.tail + data[max(room, 0) :])[-LOG_EDGE:]
 
     def text(self) -> str:
-        """Return what was kept, with a line that says how much was not."""
+        """Return what an ended process printed, with a line that says how much was not kept."""
+        self.thread.join(timeout=2.0)
         dropped = self.total - len(self.head) - len(self.tail)
         middle = f"\n[{dropped} bytes not kept]\n".encode() if dropped > 0 else b""
         return (bytes(self.head) + middle + bytes(self.tail)).decode("utf-8", errors="replace")

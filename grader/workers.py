@@ -234,7 +234,6 @@ class Worker:
             self.alive = False
             self.launcher.end(self.pid)
             self.channel.close()
-            self.log.thread.join(timeout=2.0)
             shutil.rmtree(self.scratch, ignore_errors=True)
 
 
