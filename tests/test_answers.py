@@ -228,8 +228,13 @@ def run(check: Callable[..., Any], way: dict[str, Any], submission: Submission) 
     rng = Draws(0, check.__name__)
     expected = EXPECTATIONS.for_check(check.__name__)
     benches = Benches([submission], rng, expected, SHORT)
+
+    def asked() -> Any:
+        (early,) = [m.kwargs for m in check.pytestmark if m.name == "early"]  # type: ignore[attr-defined]
+        return submission.post(*early["questions"](rng, SHORT))
+
     given = {"submission": submission, "rng": rng, "lab": SHORT, "findings": [],
-             "expected": expected, "benches": benches, "ahead": None,
+             "expected": expected, "benches": benches, "ahead": None, "asked": asked,
              **way}  # fmt: skip
     with np.errstate(all="ignore"):
         check(**{name: given[name] for name in inspect.signature(check).parameters})
