@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
+from grader import sandbox
 from grader.draws import Draws
 from grader.job import Job
 from grader.launchers import WorkersUnavailable
-from grader.submission import Posted, Question, Submission
-from grader.workers import Worker, WorkerLost
+from grader.submission import Question, Submission
+from grader.workers import Worker
 
+T = TypeVar("T")
 Starting = Callable[[], Worker]
 Making = Callable[[], tuple[Question, ...]]
+
+
+class Asked(NamedTuple):
+    """What was answered to a check's early questions, errors too, and who can be asked more."""
+
+    answers: list[Any]
+    submission: Submission
 
 
 def questions_of(item: pytest.Item, job: Job) -> tuple[Question, ...]:
@@ -24,6 +34,14 @@ def questions_of(item: pytest.Item, job: Job) -> tuple[Question, ...]:
     rng = Draws(job.seed, item.name)
     questions: tuple[Question, ...] = marker.kwargs["questions"](rng, job.settings)
     return questions
+
+
+def result_of(future: Future[T]) -> T:
+    """Wait for a result, or raise what was raised."""
+    while not future.done():
+        # A Ctrl-C that comes just before an endless wait would not end it.
+        wait([future], timeout=0.5)
+    return future.result()
 
 
 class First:
@@ -41,10 +59,7 @@ class First:
             first = self.ready.pop()
         except IndexError:
             return self.start()
-        while not first.done():
-            # A Ctrl-C that comes just before an endless wait would not end it.
-            wait([first], timeout=0.5)
-        return first.result()
+        return result_of(first)
 
     def close(self) -> None:
         """End the first worker if nobody has wanted it."""
@@ -54,29 +69,56 @@ class First:
                 first.result().close()
 
 
-class Beside:
-    """A second worker, asked what later checks of a task want to know, by their names."""
+class Apart:
+    """A submission that is asked in a thread of its own, and can be given up at any moment."""
 
-    def __init__(self, start: Starting, asking: Mapping[str, Making]) -> None:
-        """Begin at once, in a thread: to start a worker takes as long as a short check."""
-        self.submission = Submission(start, lambda event: None)
+    def __init__(self, start: Starting, listen: Callable[[dict[str, Any]], None]) -> None:
+        """Start workers with `start` once something is asked; `listen` hears of progress."""
+        self.start = start
+        self.closed = False
+        self.turn = threading.Lock()
+        self.latest: Worker | None = None
+        self.submission = Submission(self._worker, listen)
         self.pool = ThreadPoolExecutor(1)
-        self.posted = self.pool.submit(self._post, asking)
 
-    def _post(self, asking: Mapping[str, Making]) -> dict[str, Posted]:
-        posted: dict[str, Posted] = {}
-        # What cannot be asked now is asked when its check comes, and judged there.
-        with contextlib.suppress(WorkerLost, WorkersUnavailable):
-            for name, make in asking.items():
-                posted[name] = self.submission.post(*make())
-        return posted
-
-    def take(self, name: str) -> Posted | None:
-        """Return a check's questions, unless their worker was lost over an earlier one's."""
-        posted = self.posted.result().get(name)
-        return posted if posted is not None and posted.worker.alive else None
+    def _worker(self) -> Worker:
+        """Start a worker, which is closed at once if nobody wants it any more by then."""
+        worker = None if self.closed else self.start()
+        with self.turn:
+            self.latest = worker
+            if worker is not None and not self.closed:
+                return worker
+        if worker is not None:
+            worker.close()
+        raise WorkersUnavailable("nobody wants this answer any more")
 
     def close(self) -> None:
-        """End the worker."""
-        self.pool.shutdown()
+        """Give everything up and wait until the thread has ended."""
+        with self.turn:
+            self.closed = True
+            if self.latest is not None and self.latest.alive:
+                # Only killed: the thread that waits for its answer closes the connection itself.
+                sandbox.kill_tree(self.latest.pid)
+        self.pool.shutdown(cancel_futures=True)
         self.submission.close()
+
+
+class Beside(Apart):
+    """What later checks of a task ask early, answered while earlier ones are judged."""
+
+    def __init__(self, start: Starting, asking: Mapping[str, Making]) -> None:
+        """Begin at once; `asking` makes the questions of each check, by its name."""
+        super().__init__(start, lambda event: None)
+        self.asked = {name: self.pool.submit(self._ask, make) for name, make in asking.items()}
+
+    def _ask(self, make: Making) -> list[Any]:
+        return self.submission.attempt(*make())
+
+    def take(self, name: str) -> Asked | None:
+        """Return a check's answers, or None where it asked nothing early.
+
+        Raises:
+            WorkerLost: no answer came.
+        """
+        found = self.asked.get(name)
+        return None if found is None else Asked(result_of(found), self.submission)

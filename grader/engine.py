@@ -124,6 +124,7 @@ class Referee:
             gates=request.gates,
             scale=request.scale,
             ahead=request.ahead,
+            forks=self.workshop.forks,
             outcomes=list(request.known),
             expectations=self.expectations or expectations.Expectations(),
         )

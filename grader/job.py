@@ -33,6 +33,7 @@ class Job:
     gates: int = 4
     scale: bool = False
     ahead: bool = False
+    forks: bool = True
     outcomes: list[Outcome] = field(default_factory=list)
     planned: list[str] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)

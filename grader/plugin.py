@@ -18,6 +18,7 @@ import pytest
 from grader import draws, early, expectations, tracing
 from grader.ahead import Ahead
 from grader.benches import Benches
+from grader.early import Asked
 from grader.job import LAST_GATE, Blocked, Job
 from grader.outcomes import (
     Place,
@@ -30,7 +31,7 @@ from grader.outcomes import (
 from grader.result import CheckFailed, Outcome, Status
 from grader.settings import Settings, checked_given
 from grader.student_error import StudentError
-from grader.submission import Posted, Submission
+from grader.submission import Submission
 from grader.workers import Worker, WorkerLost
 
 # The models of gates 1 to 3 live in so many workers, and are drawn under this name.
@@ -231,24 +232,25 @@ class Plugin:
         asking = {
             item.name: partial(early.questions_of, item, self.job)
             for item in first.session.items
-            if item is not first and item.get_closest_marker("early")
+            if item.get_closest_marker("early")
             if place_of(item).group == self.group and self._blocked(item) is None
         }
-        if asking:
+        # Early checks know of each other's traces in the process, as they would in turn.
+        if asking and first.name not in asking and self.job.forks:
             self.beside = early.Beside(partial(self._start_worker, gate=False), asking)
 
     @pytest.fixture
-    def asked(self, request: pytest.FixtureRequest, submission: Submission) -> Callable[[], Posted]:
-        """What a check asks early: posted already, or else when this is called."""
+    def asked(self, request: pytest.FixtureRequest, submission: Submission) -> Callable[[], Asked]:
+        """Returns what a check asks early, answered by another worker or else now."""
 
-        def posted() -> Posted:
+        def answered() -> Asked:
             found = self.beside.take(request.node.name) if self.beside else None
-            if found is None:
-                return submission.post(*early.questions_of(request.node, self.job))
-            found.worker.hurry(self.job.haste(gate=False))
-            return found
+            if found is not None:
+                return found
+            questions = early.questions_of(request.node, self.job)
+            return Asked(submission.attempt(*questions), submission)
 
-        return posted
+        return answered
 
     def _start_worker(self, gate: bool) -> Worker:
         worker = self.job.start_worker()

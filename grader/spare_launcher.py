@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ class SpareLauncher:
         """Start the first spare."""
         self.environment = dict(environment)
         self.running: dict[int, subprocess.Popen[bytes]] = {}
+        self.turn = threading.Lock()
         self.spare = self._spawn()
 
     def _spawn(self) -> Started:
@@ -55,7 +57,8 @@ class SpareLauncher:
 
     def launch(self, plan: sandbox.Plan, tree: Path) -> Started:
         """Make the spare process the worker and start another spare."""
-        started, self.spare = self.spare, self._spawn()
+        with self.turn:
+            started, self.spare = self.spare, self._spawn()
         channel = frames.Channel(started.connection)
         with contextlib.suppress(frames.Closed):  # `Worker.hello` will find out
             channel.send({"plan": plan.to_json(), "tree": str(tree)}, time.monotonic() + START_S)

@@ -51,7 +51,7 @@ class Worker:
     def __init__(self, launcher: Launcher, tree: Path, plan: sandbox.Plan, limits: Limits) -> None:
         """Start the worker for the staged `tree`; `plan.scratch` must be its own."""
         self.launcher = launcher
-        self.limits, self.patience = limits, limits.question_s
+        self.limits = limits
         self.scratch = Path(plan.scratch)
         self.pid, connection, self.log = launcher.launch(plan, tree)
         self.channel = frames.Channel(connection)
@@ -64,11 +64,10 @@ class Worker:
         self.heed: Callable[[], None] = lambda: None
 
     def hurry(self, times: int) -> None:
-        """Wait 1 / `times` of the usual time for every answer, though never less than a second."""
+        """Wait 1 / `times` as long for every answer, though never less than a second."""
         self.hurried = times > 1
-        seconds = min(self.patience, max(1.0, self.patience / times))
+        seconds = min(self.limits.question_s, max(1.0, self.limits.question_s / times))
         self.limits = replace(self.limits, question_s=seconds)
-        self.posted = deque(t._replace(seconds=min(t.seconds, seconds)) for t in self.posted)
 
     def hello(self) -> None:
         """Wait until the worker is confined and ready.
@@ -260,7 +259,9 @@ class Workshop:
             folder.mkdir()
         environment = clean_environment(self.scratches)
         self.launcher: Launcher
-        if fork if fork is not None else sys.platform.startswith("linux"):
+        # A forked worker costs next to nothing, a fresh one an import of torch.
+        self.forks = fork if fork is not None else sys.platform.startswith("linux")
+        if self.forks:
             command = isolation.command(self.trees, self.scratches)
             self.launcher = ForkLauncher(command, environment, self.base / "zygote.log")
         else:

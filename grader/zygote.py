@@ -34,7 +34,7 @@ def preload() -> None:
     from grader.eager import leave_compiler
 
     leave_compiler()
-    take_step(torch)
+    run_once(torch)
 
     sys.path.remove(HERE)
     # No worker needs to search it later, or to copy it.
@@ -42,12 +42,15 @@ def preload() -> None:
     gc.enable()
 
 
-def take_step(torch: Any) -> None:
-    """Train once, without chance: what torch does at its first step no worker has to do again."""
-    weight = torch.ones(3, 3, requires_grad=True)
-    optimizer = torch.optim.AdamW([weight], fused=True)
-    torch.nn.functional.layer_norm(weight @ weight, (3,)).softmax(dim=-1).sum().backward()
-    optimizer.step()
+def run_once(torch: Any) -> None:
+    """Let torch look up what it looks up at a first pass and a first step: no worker has to.
+
+    No gradients: beside a GPU the first backward pass starts threads, and a process that has
+    threads cannot fork.
+    """
+    with torch.no_grad(), torch.autograd.profiler.record_function("first"):
+        weight = torch.ones(3, 3)
+        torch.nn.functional.layer_norm(weight @ weight, (3,)).softmax(dim=-1)
 
 
 def become_worker(request: dict[str, Any], descriptors: list[int], keep: int) -> None:

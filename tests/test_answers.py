@@ -24,6 +24,7 @@ import pytest
 from grader import intake, patching, sandbox, settings
 from grader.benches import Benches
 from grader.draws import Draws
+from grader.early import Asked
 from grader.engine import CHECKS
 from grader.expectations import Expectations
 from grader.plugin import MARKERS
@@ -231,7 +232,7 @@ def run(check: Callable[..., Any], way: dict[str, Any], submission: Submission) 
 
     def asked() -> Any:
         (early,) = [m.kwargs for m in check.pytestmark if m.name == "early"]  # type: ignore[attr-defined]
-        return submission.post(*early["questions"](rng, SHORT))
+        return Asked(submission.attempt(*early["questions"](rng, SHORT)), submission)
 
     given = {"submission": submission, "rng": rng, "lab": SHORT, "findings": [],
              "expected": expected, "benches": benches, "ahead": None, "asked": asked,

@@ -10,14 +10,14 @@ import pytest
 
 from grader import loop, optimizers
 from grader.draws import Draws
+from grader.early import Asked
 from grader.invariance import CLASSES
 from grader.parameters import ProbeConfig
 from grader.parts import sure
 from grader.settings import Settings
 from grader.student_error import StudentError
-from grader.submission import Posted, Question, Submission
+from grader.submission import Question, Submission
 
-Asked = Callable[[], Posted]
 CONFIG = ProbeConfig(vocab_size=11, d_model=6, num_heads=2, d_ff=7, max_len=16)
 RATES = (3e-3, 7e-4)
 # Every batch has its own number of rows, by which the spy knows it again.
@@ -80,10 +80,10 @@ def three_runs(rng: Draws, lab: Settings) -> tuple[Question, ...]:
 @pytest.mark.part("6.4")
 @pytest.mark.early(questions=three_runs)
 def test_train_takes_one_right_step_per_batch(
-    asked: Asked, rng: Draws, lab: Settings
+    asked: Callable[[], Asked], rng: Draws, lab: Settings
 ) -> dict[str, Any]:
     """Train clears, computes, clips and steps once per batch, in train mode, and returns losses."""
-    huge_answer, tiny_answer, many = asked().attempt()
+    huge_answer, tiny_answer, many = asked().answers
     answers = sure(huge_answer), sure(tiny_answer)
     free, clipped = (loop.read(answer, BATCH_SIZES) for answer in answers)
     for seen in (free, clipped):
@@ -112,10 +112,11 @@ def short_runs(rng: Draws, lab: Settings) -> tuple[Question, ...]:
 @pytest.mark.part("6.4")
 @pytest.mark.early(questions=short_runs)
 def test_train_stops_when_the_batches_do(
-    submission: Submission, asked: Asked, rng: Draws, lab: Settings
+    asked: Callable[[], Asked], rng: Draws, lab: Settings
 ) -> dict[str, Any]:
     """Train takes as many steps as there are batches, also when they end early."""
-    for supply, answer in zip(SUPPLIES, asked().attempt(), strict=True):
+    answers, submission = asked()
+    for supply, answer in zip(SUPPLIES, answers, strict=True):
         if isinstance(answer, StudentError):
             # A loop that fails on all batches fails for another reason than their number.
             submission.ask(watch(lab, "seq2seq", draw_batches(rng, "seq2seq"), HUGE))
