@@ -41,6 +41,11 @@ def _reject_constant(name: str) -> float:
     raise ProtocolError(f"the header holds {name}, which no header may")
 
 
+def _all_whole(values: list[Any] | tuple[Any, ...]) -> bool:
+    """Tell whether all are plain integers, as a batch's many ids are: they stay what they are."""
+    return all(type(value) is int for value in values)
+
+
 def _encode(value: Any, tensors: dict[str, np.ndarray]) -> Any:
     """Replace arrays by references into `tensors` and non-finite floats by their names."""
     if isinstance(value, np.ndarray):
@@ -50,7 +55,7 @@ def _encode(value: Any, tensors: dict[str, np.ndarray]) -> Any:
     if isinstance(value, dict):
         return {str(k): _encode(v, tensors) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_encode(v, tensors) for v in value]
+        return value if _all_whole(value) else [_encode(v, tensors) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return {"$float": repr(value)}
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -62,7 +67,7 @@ def _encode(value: Any, tensors: dict[str, np.ndarray]) -> Any:
 
 def _decode(value: Any, tensors: dict[str, np.ndarray]) -> Any:
     if isinstance(value, list):
-        return [_decode(v, tensors) for v in value]
+        return value if _all_whole(value) else [_decode(v, tensors) for v in value]
     if not isinstance(value, dict):
         return value
     if set(value) == {"$tensor"}:

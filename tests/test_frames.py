@@ -35,6 +35,7 @@ def test_frame_round_trip_keeps_values_and_arrays(ends):
         "mask": np.array([[True, False]]),
         "scalar": np.float64(2.5),
         "nested": [1, None, "x", {"inf": math.inf, "empty": np.zeros((0, 3))}],
+        "lists": [[3, 4], (5,), [], [1, True], [6, np.int64(7)], [-math.inf, 8], [[9], [10, 11]]],
     }
     sender.send(tree, soon())
     got = receiver.receive(1 << 16, soon())
@@ -44,6 +45,7 @@ def test_frame_round_trip_keeps_values_and_arrays(ends):
     assert got["nested"][:3] == [1, None, "x"]
     assert got["nested"][3]["inf"] == math.inf
     assert got["nested"][3]["empty"].shape == (0, 3)
+    assert got["lists"] == [[3, 4], [5], [], [1, True], [6, 7], [-math.inf, 8], [[9], [10, 11]]]
 
 
 def test_large_frames_in_both_directions_at_once_do_not_block(ends):
