@@ -28,6 +28,9 @@ class Asked(NamedTuple):
     submission: Submission
 
 
+Answering = Callable[[], Asked]
+
+
 def questions_of(item: pytest.Item, job: Job) -> tuple[Question, ...]:
     """Return what a check asks early; it draws what it would draw by itself."""
     (marker,) = item.iter_markers("early")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,6 @@ import pytest
 from grader import draws, early, expectations, tracing
 from grader.ahead import Ahead
 from grader.benches import Benches
-from grader.early import Asked
 from grader.job import LAST_GATE, Blocked, Job
 from grader.outcomes import (
     Place,
@@ -240,15 +238,15 @@ class Plugin:
             self.beside = early.Beside(partial(self._start_worker, gate=False), asking)
 
     @pytest.fixture
-    def asked(self, request: pytest.FixtureRequest, submission: Submission) -> Callable[[], Asked]:
+    def asked(self, request: pytest.FixtureRequest, submission: Submission) -> early.Answering:
         """Returns what a check asks early, answered by another worker or else now."""
 
-        def answered() -> Asked:
+        def answered() -> early.Asked:
             found = self.beside.take(request.node.name) if self.beside else None
             if found is not None:
                 return found
             questions = early.questions_of(request.node, self.job)
-            return Asked(submission.attempt(*questions), submission)
+            return early.Asked(submission.attempt(*questions), submission)
 
         return answered
 

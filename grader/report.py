@@ -78,18 +78,21 @@ class Report:
         self.seed = seed
         self.flags = flags
         self._kept: dict[str, tuple[int, dict[str, Any]]] = {}
-        self._latest: list[Outcome] | None = None
         self._keeper: ThreadPoolExecutor | None = None
+        self._written = 0
 
     def keep(self, outcomes: list[Outcome]) -> None:
-        """Write what there is so far, in a thread: no check waits for the disk."""
-        self._latest = list(outcomes)
-        self._keeper = self._keeper or ThreadPoolExecutor(1)
-        self._keeper.submit(self._keep_latest)
+        """Write what there is so far, in a thread: no check waits for the disk.
 
-    def _keep_latest(self) -> None:
-        latest, self._latest = self._latest, None
-        if latest is not None:
+        `outcomes` is the list that grows; what has joined it by the time of the write is written.
+        """
+        self._keeper = self._keeper or ThreadPoolExecutor(1)
+        self._keeper.submit(self._keep, outcomes)
+
+    def _keep(self, outcomes: list[Outcome]) -> None:
+        latest = list(outcomes)
+        if len(latest) > self._written:
+            self._written = len(latest)
             with contextlib.suppress(OSError):  # the last write says what is wrong with the disk
                 self.write(latest)
 

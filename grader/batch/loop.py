@@ -24,6 +24,7 @@ from grader.batch.view import Who
 from grader.collect import Collected
 from grader.files import replace_file
 from grader.intake import Staged
+from grader.locate import PACKAGE
 from grader.result import number
 from grader.settings import Settings
 
@@ -116,8 +117,9 @@ class Loop:
             for place, one in enumerate(submissions):
                 if not self._begin(place, one):
                     later.append(place)
-        for place in later:
-            self._begin(place, submissions[place], last=True)
+            # Nothing was known of them, and what the last run left is not read a second time.
+            for place in later:
+                self._begin(place, submissions[place], last=True)
         while self.futures:
             self._finish()
         return self.rows
@@ -135,8 +137,11 @@ class Loop:
         The unfinished are graded within a second: they keep the other processes at work while one
         is still busy with a submission that takes long.
         """
-        if not last and self._unchanged(place, one):
-            return True
+        seen = self.seen.of(one.key)
+        if seen is not None and seen["mark"] == mark(one):
+            inputs = replace(self.shared, submission=seen["submission"])
+            if self._known(Waiting(place, one, tuple(seen["notes"]), inputs)):
+                return True
         found = read(one, self.lab, self.output.temporary / "submission")
         if found.staged is None:
             self._trouble(place, one, found.notes, None, "ungradable", found.trouble)
@@ -145,7 +150,7 @@ class Loop:
         key = waiting.inputs.key
         if key in self.waiting:
             self.waiting[key].append(waiting)
-        elif (not last and self._listed(waiting)) or self._stored(waiting):
+        elif self._known(waiting):
             return True
         elif self.engine is None:
             words = ("not_graded", "no shard has graded it")
@@ -159,17 +164,8 @@ class Loop:
             self.futures[self.engine.submit(pack(found.staged, self.isolation, waiting.who))] = key
         return True
 
-    def _unchanged(self, place: int, one: Collected) -> bool:
-        """Take the result of a submission that lies as it lay, without reading it."""
-        seen = self.seen.of(one.key)
-        if seen is None or seen["mark"] != mark(one):
-            return False
-        inputs = replace(self.shared, submission=seen["submission"])
-        waiting = Waiting(place, one, tuple(seen["notes"]), inputs)
-        return self._listed(waiting) or self._stored(waiting)
-
-    def _listed(self, waiting: Waiting) -> bool:
-        """Take the row and the student's folder of the last run, if they are the same."""
+    def _known(self, waiting: Waiting) -> bool:
+        """Take the result from the store, if it is there."""
         key = waiting.inputs.key
         old = self.old.of(waiting.one.key)
         if old is not None:
@@ -178,11 +174,7 @@ class Loop:
             if same and self.output.path(key).exists() and self._has_view(waiting.one):
                 self._done(waiting, new, graded=False)
                 return True
-        return False
-
-    def _stored(self, waiting: Waiting) -> bool:
-        """Take the result from the store, if it is there."""
-        stored = self.output.get(waiting.inputs.key)
+        stored = self.output.get(key)
         if stored is None:
             return False
         self._view(waiting, view.texts(stored["tree"], waiting.who))
@@ -246,8 +238,8 @@ class Loop:
 
 def unfinished(staged: Staged) -> bool:
     """Return whether a required task says of itself that it is not done."""
-    tasks = (text for path, text in staged.files.items() if path.rpartition("/")[2] in staged.tasks)
-    return any(STUB.search(text) for text in tasks)
+    tasks = (staged.files.get(f"{PACKAGE}/{name}", b"") for name in staged.tasks)
+    return any(map(STUB.search, tasks))
 
 
 def heard(

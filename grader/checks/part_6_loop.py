@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from grader import loop, optimizers
 from grader.draws import Draws
-from grader.early import Asked
+from grader.early import Answering
 from grader.invariance import CLASSES
 from grader.parameters import ProbeConfig
 from grader.parts import sure
@@ -80,7 +79,7 @@ def three_runs(rng: Draws, lab: Settings) -> tuple[Question, ...]:
 @pytest.mark.part("6.4")
 @pytest.mark.early(questions=three_runs)
 def test_train_takes_one_right_step_per_batch(
-    asked: Callable[[], Asked], rng: Draws, lab: Settings
+    asked: Answering, rng: Draws, lab: Settings
 ) -> dict[str, Any]:
     """Train clears, computes, clips and steps once per batch, in train mode, and returns losses."""
     huge_answer, tiny_answer, many = asked().answers
@@ -112,7 +111,7 @@ def short_runs(rng: Draws, lab: Settings) -> tuple[Question, ...]:
 @pytest.mark.part("6.4")
 @pytest.mark.early(questions=short_runs)
 def test_train_stops_when_the_batches_do(
-    asked: Callable[[], Asked], rng: Draws, lab: Settings
+    asked: Answering, rng: Draws, lab: Settings
 ) -> dict[str, Any]:
     """Train takes as many steps as there are batches, also when they end early."""
     answers, submission = asked()
