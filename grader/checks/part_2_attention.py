@@ -37,7 +37,7 @@ from grader.submission import (
 
 SHAPE = (2, 3, 5, 7, 11)  # B, H, T, S, K
 # More keys, or queries, than any vector register holds: some code does long rows another way.
-MANY_KEYS, MANY_QUERIES = (1, 1, 2, 67, 3), (1, 1, 67, 2, 3)
+MANY_KEYS, MANY_QUERIES, MANY = (1, 1, 2, 67, 3), (1, 1, 67, 2, 3), (1, 1, 67, 67, 3)
 FUNCTION = "attention.scaled_dot_product_attention"
 MASKED = ("mask_ignored", "mask_flipped", "mask_fill_zero", "mask_after_softmax",
           "mask_of_other_rows")  # fmt: skip
@@ -97,6 +97,10 @@ def test_attention_averages_values_by_softmax_of_scaled_scores(
     rows = draw_mask(rng.child("rows"), (batch, 1, 1, num_keys))
     # Each row hides a key and shows another, at different places.
     rows[0, ..., -2:], rows[1, ..., -2:] = (True, False), (False, True)
+    many = {
+        "mask": draw_mask(rng.child("many masked"), (1, 1, 67, 67)),
+        "score_bias": rng.child("many biased").uniform((1, 1, 67, 67), -2.0, 2.0),
+    }
     plain = without(causes.ATTENTION, (*MASKED, *BIASED))
     cases: list[tuple[str, Inputs, Causes]] = [
         ("without a mask", draw(rng.child("plain")), plain),
@@ -110,6 +114,8 @@ def test_attention_averages_values_by_softmax_of_scaled_scores(
         ("with large scores at hidden keys", extreme(rng.child("extreme")), {}),
         ("with 67 keys", draw(rng.child("keys"), shape=MANY_KEYS), plain),
         ("with 67 queries", draw(rng.child("queries"), shape=MANY_QUERIES), plain),
+        ("with 67 queries and keys, a mask and score_bias",
+         draw(rng.child("many"), shape=MANY) | many, causes.ATTENTION),
     ]  # fmt: skip
     questions = [call(FUNCTION, **inputs) for _, inputs, _ in cases]
     asked = post(submission, *questions, in_float32(questions[0]), *NAMED)
