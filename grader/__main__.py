@@ -18,7 +18,7 @@ from grader.stopping import stopping
 
 if TYPE_CHECKING:
     from grader.settings import Settings
-    from grader.workers import Workshop
+    from grader.workshop import Workshop
 
 PASSED, NOT_PASSED, CANNOT_GRADE, GRADER_FAILED = 0, 1, 2, 3
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -115,7 +115,7 @@ def _doctor(_: argparse.Namespace) -> int:
 
 def _grade(options: argparse.Namespace) -> int:
     from grader import sandbox, settings
-    from grader.workers import Workshop
+    from grader.workshop import Workshop
 
     lab = settings.load()
     # Nobody of the same user may look into this process.

@@ -21,7 +21,7 @@ from grader.plugin import Plugin
 from grader.report import Report, Request
 from grader.result import Outcome, Status
 from grader.settings import Settings
-from grader.workers import Workshop
+from grader.workshop import Workshop
 
 __all__ = ["Referee", "Request", "default_seed", "run_checks"]
 

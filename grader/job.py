@@ -37,6 +37,7 @@ class Job:
     outcomes: list[Outcome] = field(default_factory=list)
     planned: list[str] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
+    importing: bool = False  # Whether a file was never imported to its end.
 
     @property
     def promising(self) -> bool:
@@ -54,8 +55,9 @@ class Job:
         """
         if gate:
             required = sum(is_required(stub) for stub in self.unanswered)
-            return 10 if required > 3 else 3 if required > 1 else 1
-        return 30 if len(self.unanswered) > 3 else 10 if self.unanswered else 1
+            return 10 if required > 3 else 3 if required else 1
+        many = self.importing or len(self.unanswered) > 3
+        return 30 if many else 10 if self.unanswered else 1
 
     def blocked(self, place: Place, file: str) -> Blocked | None:
         """Return the status, sentence and diagnosis of a check that cannot run, None if it can.

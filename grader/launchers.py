@@ -43,10 +43,16 @@ class LogDrain:
             if not data:
                 os.close(self.read_end)
                 return
-            self.total += len(data)
             room = LOG_EDGE - len(self.head)
             self.head += data[:room]
             self.tail = (self.tail + data[max(room, 0) :])[-LOG_EDGE:]
+            self.total += len(data)
+
+    def after(self, count: int) -> str:
+        """Return what a living process printed after its first `count` bytes, 64 KiB at most."""
+        new = min(self.total - count, LOG_EDGE)
+        kept = bytes(self.head) + bytes(self.tail) if new > 0 else b""
+        return kept[-new:].decode("utf-8", errors="replace") if new > 0 else ""
 
     def text(self) -> str:
         """Return what an ended process printed, with a line that says how much was not kept."""

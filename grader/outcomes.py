@@ -193,17 +193,27 @@ def constructor_changed(error: StudentError, part: str) -> tuple[str, Diagnosis]
 
 
 def lost_outcome(lost: WorkerLost, place: Place) -> Outcome:
-    """Turn a lost worker into its status."""
+    """Turn a lost worker into its status, and say where its code was if that is known."""
     words = {
-        "timeout": "Look for a loop that does not end.",
-        "out_of_memory": "Look for a tensor or list that grows without bound.",
-        "crashed": "Look for an exit call, or a recursion that breaks the interpreter.",
-        "protocol": "Return plain tensors; do not write to descriptors you did not open.",
+        "timeout": "a loop that does not end",
+        "out_of_memory": "a tensor or list that grows without bound",
+        "crashed": "an exit call, or a recursion that breaks the interpreter",
     }
-    part = (
-        FILES.get(task_of(place.stub), "models.py").removesuffix(".py") if place.stub else "models"
-    )
+    stood = StudentError({"kind": lost.status, "frames": lost.calls})
+    own = FILES.get(task_of(place.stub), "") if place.stub else ""
+    part = stood.part or own.removesuffix(".py") or "models"
     cause = f"The process that ran your code gave no answer: {lost.detail}."
-    return outcome(
-        Status(lost.status), cause, Diagnosis(lost.status, part, cause, words[lost.status])
-    )
+    if lost.status == "protocol":
+        advice = "Return plain tensors; do not write to descriptors you did not open."
+    elif not stood.place():
+        advice = f"Look for {words[lost.status]}."
+    else:
+        meanwhile = f", while {lost.importing} is imported" if lost.importing else ""
+        cause = f"{stood.place()}{meanwhile}: {lost.detail}."
+        advice = f"Look there for {words[lost.status]}."
+        if lost.importing:
+            guard = 'if __name__ == "__main__":'
+            advice = f"{advice} What is to run only with the file itself goes under `{guard}`."
+    diagnosis = Diagnosis(lost.status, part, cause, advice)
+    evidence = {"frames": stood.frames} if stood.frames else {}
+    return outcome(Status(lost.status), cause, diagnosis, evidence)

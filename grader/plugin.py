@@ -166,6 +166,7 @@ class Plugin:
         except WorkerLost as lost:
             if lost.status in SLOW and place.stub:
                 self.job.unanswered.append(place.stub)
+                self.job.importing |= bool(lost.importing)
             return self._traced(lost_outcome(lost, place), place)
         if not isinstance(evidence, dict):
             text = f"{item.name} returned {type(evidence).__name__}, not its evidence"

@@ -11,7 +11,7 @@ from rich.console import Console
 from grader import checklist, engine, terminal
 from grader.intake import IntakeError
 from grader.settings import Settings, StretchStub, Stub
-from grader.workers import Workshop
+from grader.workshop import Workshop
 
 ALL_PASSED, NOT_ALL_PASSED, GRADER_FAILED = 0, 1, 3
 

@@ -129,6 +129,7 @@ class Scale:
 class Limits:
     """What a worker may use before it is ended: seconds (`_s`) and MiB (`_mib`)."""
 
+    import_s: Positive
     question_s: Positive
     step_s: Positive
     training_s: Positive

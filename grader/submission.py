@@ -248,12 +248,10 @@ class Submission:
         question: Question,
         first: Json,
         respond: Callable[[Json], Json | None],
-        deadline_s: float,
-        step_s: float,
     ) -> Any:
         """Ask a question whose probe asks back (see `Worker.stream`)."""
         worker = self.worker
-        answer = worker.stream(question.to_json(), first, respond, deadline_s, step_s)
+        answer = worker.stream(question.to_json(), first, respond)
         if "error" in answer:
             raise described(answer["error"])
         if not well_formed(question, answer["value"]):

@@ -81,7 +81,7 @@ def train(submission: Submission, data: Sequences, made: Attempt) -> None:
     first, respond = supply(submission, data, made)
     before = submission.worker.processor_seconds()
     question = Question("train", setting(lab) | {"recipe": asdict(lab.recipe), "seed": made.seed})
-    answer = submission.stream(question, first, respond, lab.limits.training_s, lab.limits.step_s)
+    answer = submission.stream(question, first, respond)
     spent = submission.worker.processor_seconds() - before
     made.step_seconds = spent / max(made.drawn, 1)
     # Nothing but the trained values goes on to the questions about held-out rows.

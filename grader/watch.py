@@ -27,7 +27,7 @@ from grader.result import Outcome, Status, clean_text
 from grader.settings import Settings
 from grader.stopping import asked
 from grader.terminal import MARKS
-from grader.workers import Workshop
+from grader.workshop import Workshop
 
 # Endless loops are common while one writes: no question waits longer.
 QUESTION_S = 4.0

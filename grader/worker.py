@@ -5,8 +5,10 @@ It holds no expected values, no seeds and no report. Its answers are data that t
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
+import signal
 import socket
 import sys
 import traceback
@@ -27,11 +29,13 @@ from grader import (  # noqa: F401
 TASK_ID = re.compile(r"task ([0-9S][0-9.]*)")
 MAX_TEXT = 2000
 MAX_FRAMES = 6
+LOG = 2  # the descriptor of what is printed
 
 
 def serve(connection: socket.socket, plan: sandbox.Plan, tree: str) -> None:
     """Confine this process, mount `tree`, then answer one frame of questions after another."""
     channel = frames.Channel(connection)
+    say_whereabouts()
     layers = sandbox.enter(plan)
     sys.dont_write_bytecode = True
     sys.pycache_prefix = str(Path(plan.scratch) / "bytecode")
@@ -45,6 +49,13 @@ def serve(connection: socket.socket, plan: sandbox.Plan, tree: str) -> None:
             return
         answers = [_answer(session, question, tree) for question in request["questions"]]
         channel.send({"id": request["id"], "answers": answers})
+
+
+def say_whereabouts() -> None:
+    """Let this process say where its code is when it crashes, and when the referee signals it."""
+    faulthandler.enable(LOG)
+    if sys.platform != "win32":
+        faulthandler.register(signal.SIGUSR1, LOG)
 
 
 def _answer(session: probes.Session, question: dict[str, Any], tree: str) -> dict[str, Any]:

@@ -1,15 +1,13 @@
-"""The referee's side of its workers: ask, watch the clock and the memory, end the tree."""
+"""The referee's side of a worker: ask, watch the clock and the memory, end the tree."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import math
 import shutil
-import sys
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +16,9 @@ import psutil
 
 from grader import frames, sandbox
 from grader.files import written_bytes
-from grader.fork_launcher import ForkLauncher
-from grader.launchers import START_S, Launcher, WorkersUnavailable, clean_environment
+from grader.launchers import START_S, Launcher, WorkersUnavailable
 from grader.settings import Limits
-from grader.spare_launcher import SpareLauncher
+from grader.whereabouts import Whereabouts
 
 FLOOD = 1 << 21  # bytes of output that nobody prints on purpose
 FILES_HELD = 4  # files of the largest size that a worker may leave in its scratch folder
@@ -30,11 +27,18 @@ FILES_HELD = 4  # files of the largest size that a worker may leave in its scrat
 class WorkerLost(Exception):
     """A worker that gave no answer; `status` is timeout, out_of_memory, crashed or protocol."""
 
-    def __init__(self, status: str, detail: str) -> None:
-        """Keep the status word and one sentence of detail."""
+    def __init__(self, status: str, detail: str, calls: Sequence[dict[str, Any]] = ()) -> None:
+        """Keep the status word, one sentence of detail and the calls that were under way."""
         super().__init__(detail)
         self.status = status
         self.detail = detail
+        self.calls = list(calls)
+
+    @property
+    def importing(self) -> str:
+        """Return the file that was still being imported, without folders, or nothing."""
+        files = [call["file"] for call in self.calls if call["function"] == "<module>"]
+        return files[-1].rpartition("/")[2] if files else ""
 
 
 class Ticket(NamedTuple):
@@ -54,6 +58,7 @@ class Worker:
         self.limits = limits
         self.scratch = Path(plan.scratch)
         self.pid, connection, self.log = launcher.launch(plan, tree)
+        self.whereabouts = Whereabouts(self.pid, self.log, tree)
         self.channel = frames.Channel(connection)
         self.alive = True
         self.count = 0
@@ -61,13 +66,16 @@ class Worker:
         self.kept: dict[int, list[dict[str, Any]]] = {}
         self.layers: dict[str, str] = {}
         self.hurried = False
+        self.late = math.inf
         self.heed: Callable[[], None] = lambda: None
 
     def hurry(self, times: int) -> None:
         """Wait 1 / `times` as long for every answer, though never less than a second."""
         self.hurried = times > 1
-        seconds = min(self.limits.question_s, max(1.0, self.limits.question_s / times))
-        self.limits = replace(self.limits, question_s=seconds)
+        usual = self.limits
+        seconds = min(usual.question_s, max(1.0, usual.question_s / times))
+        training = min(usual.training_s, max(1.0, usual.training_s / times))
+        self.limits = replace(usual, question_s=seconds, training_s=training)
 
     def hello(self) -> None:
         """Wait until the worker is confined and ready.
@@ -121,43 +129,43 @@ class Worker:
         question: dict[str, Any],
         first: dict[str, Any],
         respond: Callable[[dict[str, Any]], dict[str, Any] | None],
-        deadline_s: float,
-        step_s: float,
     ) -> dict[str, Any]:
         """Ask one question whose probe asks back: each such frame goes to `respond`.
 
-        The replies are sent one frame ahead, so that the worker never waits for one.
+        The replies are sent one frame ahead, so that the worker never waits for one. All of it may
+        take `training_s` of the limits, and `step_s` between two frames until the end is sent: what
+        was drawn in advance may be used up after it.
 
         Args:
             question: The question; the last frame is its answer.
             first: The reply to the first frame.
             respond: Takes a frame and returns the reply to the next one; after one that holds
                 "end" there is none to give, and it returns None.
-            deadline_s: Seconds for all of it.
-            step_s: Seconds between two frames, until the end is sent: what was drawn in advance may
-                be used up after it.
 
         Raises:
             WorkerLost: a deadline passed, the process died, or a frame broke the rules.
         """
-        deadline = time.monotonic() + deadline_s
-        ticket = self.post([question], deadline_s)
+        whole = self.limits.training_s
+        deadline = time.monotonic() + whole
+        ticket = self.post([question], whole)
         reply: dict[str, Any] | None = first
-        patience = step_s
+        patience = self.limits.step_s
         while True:
-            with self._losing(min(patience, deadline_s)):
+            with self._losing(min(patience, whole)):
                 if reply is not None:
                     self.channel.send(reply, min(deadline, time.monotonic() + patience))
                 message = self._next(min(deadline, time.monotonic() + patience))
                 if "answers" not in message:
                     reply = respond(message)
-                    patience = deadline_s if reply is None or "end" in reply else step_s
+                    ended = reply is None or "end" in reply
+                    patience = whole if ended else self.limits.step_s
                     continue
                 self._keep(message)
                 if ticket.number in self.kept:
                     return self.kept.pop(ticket.number)[0]
 
     def _next(self, deadline: float) -> dict[str, Any]:
+        self.late = time.monotonic() + self.limits.import_s
         message = self.channel.receive(self.limits.reply_mib << 20, deadline, watch=self._watch)
         if not isinstance(message, dict):
             raise frames.ProtocolError("the frame holds no message")
@@ -184,7 +192,8 @@ class Worker:
         except frames.DeadlinePassed:
             why = ", for earlier questions got none either" if self.hurried else ""
             noise = " while it printed megabytes" if self.log.total > FLOOD else ""
-            raise self._lost("timeout", f"no answer within {seconds:g} s{noise}{why}") from None
+            words = f"no answer within {seconds:g} s{noise}{why}"
+            raise self._lost("timeout", words, self.whereabouts.stuck()) from None
         except frames.Closed:
             raise self._closed() from None
 
@@ -200,14 +209,18 @@ class Worker:
 
     def _watch(self) -> None:
         self.heed()
+        if time.monotonic() > self.late:
+            self.late = math.inf
+            if self.whereabouts.importing():
+                calls = self.whereabouts.stuck()
+                raise self._lost("timeout", f"no answer within {self.limits.import_s:g} s", calls)
         resident = self.launcher.resident_bytes(self.pid)
         if resident > self.limits.memory_mib << 20:
-            raise self._lost(
-                "out_of_memory",
-                f"it held {resident >> 20} MiB where {self.limits.memory_mib} MiB are allowed",
-            )
+            words = f"it held more than the {self.limits.memory_mib} MiB that are allowed"
+            raise self._lost("out_of_memory", words, self.whereabouts.stuck())
         if written_bytes(self.scratch) > FILES_HELD * self.limits.written_file_mib << 20:
-            raise self._lost("out_of_memory", "it filled its scratch folder with files")
+            words = "it filled its scratch folder with files"
+            raise self._lost("out_of_memory", words, self.whereabouts.stuck())
 
     def _closed(self) -> WorkerLost:
         code = self.launcher.exit_code(self.pid, 2.0)
@@ -217,15 +230,15 @@ class Worker:
             words = f"it was ended by signal {-code}"
         else:
             words = f"it left with exit code {code} before it answered"
-        return self._lost("crashed", words)
+        return self._lost("crashed", words, self.whereabouts.crashed())
 
     def lie(self, detail: str) -> WorkerLost:
         """End a worker whose answer no probe can have given; return what to raise."""
         return self._lost("protocol", detail)
 
-    def _lost(self, status: str, detail: str) -> WorkerLost:
+    def _lost(self, status: str, detail: str, calls: Sequence[dict[str, Any]] = ()) -> WorkerLost:
         self.close()
-        return WorkerLost(status, detail)
+        return WorkerLost(status, detail, calls)
 
     def close(self) -> None:
         """End the worker and everything it started, and remove its scratch folder."""
@@ -234,67 +247,3 @@ class Worker:
             self.launcher.end(self.pid)
             self.channel.close()
             shutil.rmtree(self.scratch, ignore_errors=True)
-
-
-class Workshop:
-    """One referee's supply of workers: the chosen isolation, its launcher and its folders."""
-
-    def __init__(
-        self, isolation: sandbox.Isolation, limits: Limits, *, fork: bool | None = None
-    ) -> None:
-        """Make the working folder and start preloading torch at once.
-
-        Args:
-            isolation: the layers in use.
-            limits: what each worker may use.
-            fork: whether workers are forked from a zygote; None = wherever that is safe.
-        """
-        self.isolation = isolation
-        self.limits = limits
-        self.base = Path(tempfile.mkdtemp(prefix="grader-"))
-        self.base.chmod(0o755)
-        self.trees = self.base / "trees"
-        self.scratches = self.base / "scratch"
-        for folder in (self.trees, self.scratches):
-            folder.mkdir()
-        environment = clean_environment(self.scratches)
-        self.launcher: Launcher
-        # A forked worker costs next to nothing, a fresh one an import of torch.
-        self.forks = fork if fork is not None else sys.platform.startswith("linux")
-        if self.forks:
-            command = isolation.command(self.trees, self.scratches)
-            self.launcher = ForkLauncher(command, environment, self.base / "zygote.log")
-        else:
-            self.launcher = SpareLauncher(environment)
-        self.workers = 0
-        self.numbers = itertools.count(1)
-        # Called some ten times a second while a worker is waited for; may raise to give up.
-        self.heed: Callable[[], None] = lambda: None
-
-    def worker(self, tree: Path) -> Worker:
-        """Start a worker on the staged `tree`."""
-        self.workers = number = next(self.numbers)
-        scratch = self.scratches / str(number)
-        scratch.mkdir(mode=0o700)
-        plan = self.isolation.plan(tree=tree, scratch=scratch, limits=self.limits)
-        worker = Worker(self.launcher, tree, plan, self.limits)
-        worker.heed = self.heed
-        try:
-            worker.hello()
-        except BaseException:
-            worker.close()
-            raise
-        return worker
-
-    def close(self) -> None:
-        """End every process and remove every file."""
-        self.launcher.close()
-        shutil.rmtree(self.base, ignore_errors=True)
-
-    def __enter__(self) -> Workshop:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()

@@ -31,7 +31,8 @@ from grader.plugin import MARKERS
 from grader.result import CheckFailed
 from grader.student_error import StudentError
 from grader.submission import Question, Submission, well_formed
-from grader.workers import WorkerLost, Workshop
+from grader.workers import WorkerLost
+from grader.workshop import Workshop
 
 LAB = settings.load()
 SHORT = replace(LAB, recipe=replace(LAB.recipe, steps=2, batch_size=8))
@@ -157,14 +158,7 @@ class Replay(Submission):
         """Answer at once."""
         return Replied(self, questions, self.reply(questions))
 
-    def stream(
-        self,
-        question: Question,
-        first: dict[str, Any],
-        respond: Callable[..., Any],
-        deadline_s: float,
-        step_s: float,
-    ) -> Any:
+    def stream(self, question: Question, first: dict[str, Any], respond: Callable[..., Any]) -> Any:
         """Draw every batch, then answer."""
         for number in range(SHORT.recipe.steps + 1):
             respond({"draw": number})

@@ -12,7 +12,8 @@ from grader import sandbox, settings
 from grader.job import Job
 from grader.student_error import StudentError
 from grader.submission import Submission, call
-from grader.workers import Worker, WorkerLost, Workshop
+from grader.workers import Worker, WorkerLost
+from grader.workshop import Workshop
 
 TREE = {
     "__init__.py": "",
@@ -201,16 +202,17 @@ def test_closed_worker_leaves_no_process_and_no_file(submission):
 
 
 @pytest.mark.parametrize(
-    ("unanswered", "check", "gate"),
+    ("unanswered", "importing", "check", "gate"),
     [
-        ([], 1, 1),
-        (["2.1"], 10, 1),
-        (["2.1", "2.2"], 10, 3),
-        (["2.1", "S1", "S2"], 10, 1),  # what optional parts did costs a gate nothing
-        (["2.1", "2.2", "2.3"], 10, 3),
-        (["2.1", "2.2", "2.3", "4.1"], 30, 10),
+        ([], False, 1, 1),
+        (["2.1"], False, 10, 3),
+        (["2.1"], True, 30, 3),  # whatever needs the file will be imported no better
+        (["S1", "S2"], False, 10, 1),  # what optional parts did costs a gate nothing
+        (["2.1", "2.2", "2.3"], False, 10, 3),
+        (["2.1", "2.2", "2.3", "4.1"], False, 30, 10),
     ],
 )
-def test_the_more_stubs_got_no_answer_the_shorter_is_the_wait(unanswered, check, gate):
+def test_the_more_stubs_got_no_answer_the_shorter_is_the_wait(unanswered, importing, check, gate):
     job = Job(settings.load(), 0, lambda: None, lambda event: None, unanswered=unanswered)
+    job.importing = importing
     assert (job.haste(gate=False), job.haste(gate=True)) == (check, gate)
