@@ -45,6 +45,11 @@ def is_required(stub: str | None) -> bool:
     return (stub or "")[:1].isdigit()
 
 
+def is_given(stub: str) -> bool:
+    """Tell whether a stub id is that of given code, such as "G4"."""
+    return stub.startswith("G")
+
+
 def task_of(stub: str) -> str:
     """Return the task of a stub id: "2" of "2.1", "S1" of "S1"."""
     return stub.split(".")[0]
@@ -195,7 +200,7 @@ def constructor_changed(error: StudentError, part: str) -> tuple[str, Diagnosis]
 def lost_outcome(lost: WorkerLost, place: Place) -> Outcome:
     """Turn a lost worker into its status, and say where its code was if that is known."""
     words = {
-        "timeout": "a loop that does not end",
+        "timeout": "a loop or a wait that does not end",
         "out_of_memory": "a tensor or list that grows without bound",
         "crashed": "an exit call, or a recursion that breaks the interpreter",
     }

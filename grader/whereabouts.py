@@ -23,17 +23,18 @@ from grader.launchers import LogDrain
 from grader.student_error import TASK_FILES, task_file
 
 SAY_S = 1.0  # a worker that has not said by then where it is will not
-PAUSES = (0.011, 0.029, 0.053)  # seconds between looks, in step with no loop
+PAUSES = (0.011, 0.029, 0.053, 0.017, 0.037)  # seconds between looks, in step with no loop
 LARGEST = 1 << 20  # bytes of a file that is read for its loops
 MOST = 6  # calls that a report shows
 
 LOOPS = (ast.While, ast.For, ast.AsyncFor)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
-_BLOCK = re.compile(r"(?:Current t|T)hread 0x[0-9a-f]+[^\n]*\(most recent call first\):\n")
+_HEAD = "(most recent call first):\n"
 _FRAME = re.compile(r'  File "([^"\n]{1,4000})", line (\d{1,7}) in ([^\n]{1,200})\n')
-# How the main thread's frames end: at the worker's first line, or where there are too many.
-_WHOLE = re.compile(r'zygote\.py", line \d+ in <module>\n|\n  \.\.\.\n')
+# How the calls end: at the worker's first line, or where there are too many.
+_WHOLE = re.compile(r'zygote\.py", line \d{1,7} in <module>\n|\n  \.\.\.\n')
+_CAUGHT = re.compile(r"SigCgt:\s*([0-9a-f]{1,32})")
 
 
 class Frame(NamedTuple):
@@ -74,23 +75,30 @@ class Whereabouts:
 
     def _look(self) -> list[Frame]:
         """Ask once; return the tree's calls under way, outermost first."""
-        before = self.log.total
-        if sys.platform == "win32":
+        if sys.platform == "win32" or not self._listens():
             return []
+        heard = self.log.hear()
         with contextlib.suppress(OSError):
             os.kill(self.pid, signal.SIGUSR1)
             deadline = time.monotonic() + SAY_S
             while time.monotonic() < deadline:
                 time.sleep(0.002)
-                said = self.log.after(before)
+                said = heard.decode("utf-8", errors="replace")
                 if _WHOLE.search(said):
                     return self._frames(said)
         return []
 
+    def _listens(self) -> bool:
+        """Tell whether the signal would be handled: one that a submission gave up would kill it."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return not sys.platform.startswith("linux")
+        caught = _CAUGHT.search(status)
+        return caught is not None and bool(int(caught[1], 16) >> (signal.SIGUSR1 - 1) & 1)
+
     def _frames(self, said: str) -> list[Frame]:
-        blocks = _BLOCK.split(said)[1:]
-        # The main thread stands last; threads of the submission's own are not waited for.
-        calls = _FRAME.findall(blocks[-1]) if blocks else []
+        calls = _FRAME.findall(said.partition(_HEAD)[2])
         roots = {str(self.tree) + os.sep, os.path.realpath(self.tree) + os.sep}
         found = [
             Frame(name[len(root) :].replace(os.sep, "/"), int(line), function)
@@ -122,17 +130,19 @@ class Whereabouts:
 
 
 def narrowed(looks: Sequence[list[Frame]], nodes: Callable[[str], list[ast.stmt]]) -> list[Frame]:
-    """Return the calls that all looks agree on, down to the innermost `while` of a task file.
+    """Return the calls down to the one that does not end.
 
-    The same loop gives the same answer at whatever moment it is looked at: of a call that stands
-    elsewhere each time, the line is that of its loop, or else of its function.
+    That is the innermost call in a `while` of a task file that all looks show. Without one it is
+    where nothing moves, or else the innermost call in any loop. The same loop gives the same answer
+    at whatever moment it is looked at: of a call that stands elsewhere each time, the line is that
+    of its loop, or else of its function.
 
     Args:
         looks: calls under way at several moments, outermost first.
         nodes: the loops and functions of a file, outer ones first.
     """
     found = []
-    endless = 0
+    endless = looping = 0
     for frames in zip(*looks, strict=False):
         file, line, function = frames[0]
         if len({(f.file, f.function) for f in frames}) > 1:
@@ -146,14 +156,24 @@ def narrowed(looks: Sequence[list[Frame]], nodes: Callable[[str], list[ast.stmt]
         found.append(Frame(file, line, function))
         if whiles and task_file(file) in TASK_FILES:
             endless = len(found)
-    return found[: endless or None]
+        if loops:
+            looping = len(found)
+    still = all(look == looks[0] for look in looks)
+    return found[: endless or (not still and looping) or None]
 
 
 def _inside(function: str, lines: set[int], nodes: list[ast.stmt]) -> list[ast.stmt]:
     """Return the nodes around all these lines that belong to a call of this function."""
     around = [n for n in nodes if n.lineno <= min(lines) and max(lines) <= (n.end_lineno or 0)]
-    homes = [n for n in around if isinstance(n, FUNCTIONS) and n.name == function]
-    return around[around.index(homes[-1]) :] if homes else around
+    homes = [n for n in around if isinstance(n, FUNCTIONS) and _said(n.name) == function]
+    if not homes:  # A lambda or comprehension has none; what is around it is another call's.
+        return around if function == "<module>" else []
+    return around[around.index(homes[-1]) :]
+
+
+def _said(name: str) -> str:
+    """Return a name as Python's own report of calls writes it."""
+    return name.encode("ascii", "backslashreplace").decode()
 
 
 def described(frames: Sequence[Frame]) -> list[dict[str, Any]]:

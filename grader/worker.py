@@ -53,9 +53,10 @@ def serve(connection: socket.socket, plan: sandbox.Plan, tree: str) -> None:
 
 def say_whereabouts() -> None:
     """Let this process say where its code is when it crashes, and when the referee signals it."""
-    faulthandler.enable(LOG)
+    # Of its own thread alone: it cannot stop others, and must not read calls that go on.
+    faulthandler.enable(LOG, all_threads=False)
     if sys.platform != "win32":
-        faulthandler.register(signal.SIGUSR1, LOG)
+        faulthandler.register(signal.SIGUSR1, LOG, all_threads=False)
 
 
 def _answer(session: probes.Session, question: dict[str, Any], tree: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import shutil
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -70,11 +71,14 @@ class Worker:
         self.heed: Callable[[], None] = lambda: None
 
     def hurry(self, times: int) -> None:
-        """Wait 1 / `times` as long for every answer, though never less than a second."""
+        """Wait 1 / `times` as long for an answer, and still less for a training.
+
+        At least a second and a minute: what has been late before is spared the long waits.
+        """
         self.hurried = times > 1
         usual = self.limits
         seconds = min(usual.question_s, max(1.0, usual.question_s / times))
-        training = min(usual.training_s, max(1.0, usual.training_s / times))
+        training = min(usual.training_s, max(60.0, usual.training_s / times**2))
         self.limits = replace(usual, question_s=seconds, training_s=training)
 
     def hello(self) -> None:
@@ -191,7 +195,9 @@ class Worker:
             raise self._lost("protocol", str(error)) from None
         except frames.DeadlinePassed:
             why = ", for earlier questions got none either" if self.hurried else ""
-            noise = " while it printed megabytes" if self.log.total > FLOOD else ""
+            # In a second, what it prints may be that much or not.
+            flood = self.log.total > FLOOD and not self.hurried
+            noise = " while it printed megabytes" if flood else ""
             words = f"no answer within {seconds:g} s{noise}{why}"
             raise self._lost("timeout", words, self.whereabouts.stuck()) from None
         except frames.Closed:
@@ -228,6 +234,8 @@ class Worker:
             words = "it closed its connection"
         elif code < 0:
             words = f"it was ended by signal {-code}"
+            with contextlib.suppress(ValueError):
+                words = f"{words} ({signal.strsignal(-code)})"
         else:
             words = f"it left with exit code {code} before it answered"
         return self._lost("crashed", words, self.whereabouts.crashed())

@@ -26,6 +26,10 @@ FILES = {
                 x = x + 1
             return x
 
+        def plain(x):
+            y = x + 1
+            return y * 2
+
         def loop():
             x = torch.ones(3)
             done = False
@@ -47,6 +51,37 @@ FILES = {
         def crash():
             import ctypes
             ctypes.string_at(0)
+
+        def given_up():
+            import faulthandler, signal
+            faulthandler.unregister(signal.SIGUSR1)
+            while True:
+                pass
+
+        def threads():
+            import threading
+            def sleeper(n):
+                sleeper(n - 1) if n else time.sleep(1000)
+            for _ in range(5):
+                threading.Thread(target=sleeper, args=(120,), daemon=True).start()
+            while True:
+                pass
+
+        def printing():
+            while True:
+                print("x" * 100_000)
+
+        def listed():
+            return [
+                n
+                for n in itertools.count()
+                if n < 0
+            ]
+
+        def blocks():
+            for step in itertools.cycle([plain, plain]):
+                step(torch.ones(3))
+                plain(torch.ones(4))
 
         def silent():
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -98,8 +133,10 @@ def lost(shop, target):
     return caught.value
 
 
-def line_of(name, text):
-    return source(name).split("\n").index(text) + 1
+def line_of(name, text, function=""):
+    lines = source(name).split("\n")
+    start = lines.index(f"def {function}():") if function else 0
+    return lines.index(text, start) + 1
 
 
 @pytest.mark.parametrize(
@@ -108,14 +145,17 @@ def line_of(name, text):
         ("masks.loop", "loop", "    while not done:"),
         ("masks.through", "loop", "    while not done:"),
         ("masks.count", "count", "    for i in itertools.count():"),
+        ("masks.blocks", "blocks", "    for step in itertools.cycle([plain, plain]):"),
         ("masks.wait", "wait", "    time.sleep(1000)"),
+        ("masks.threads", "threads", "    while True:"),
+        ("masks.printing", "printing", "    while True:"),
     ],
 )
 def test_the_loop_that_does_not_end_is_named(shop, target, function, text):
     found = lost(shop, target)
     assert (found.status, found.importing) == ("timeout", "")
     assert found.calls[-1] == {
-        "file": "transformer/masks.py", "line": line_of("masks.py", text),
+        "file": "transformer/masks.py", "line": line_of("masks.py", text, function),
         "function": function, "text": ""}  # fmt: skip
 
 
@@ -134,14 +174,22 @@ def test_an_import_that_does_not_end_is_given_up_early(shop):
 
 def test_a_crash_says_where_it_happened(shop):
     found = lost(shop, "masks.crash")
-    assert (found.status, found.detail) == ("crashed", "it was ended by signal 11")
+    assert (found.status, found.detail) == (
+        "crashed", "it was ended by signal 11 (Segmentation fault)")  # fmt: skip
     assert found.calls[-1]["function"] == "crash"
     assert found.calls[-1]["line"] == line_of("masks.py", "    ctypes.string_at(0)")
 
 
-def test_code_that_hides_its_log_is_late_all_the_same(shop):
-    found = lost(shop, "masks.silent")
+@pytest.mark.parametrize("target", ["masks.silent", "masks.given_up"])
+def test_code_that_cannot_be_asked_is_late_all_the_same(shop, target):
+    found = lost(shop, target)
     assert (found.status, found.calls) == ("timeout", [])
+
+
+def test_a_comprehension_is_named_by_a_line_of_its_own(shop):
+    found = lost(shop, "masks.listed")
+    first = line_of("masks.py", "    return [", "listed")
+    assert first <= found.calls[-1]["line"] <= first + 4
 
 
 CODE = textwrap.dedent(
@@ -180,6 +228,12 @@ NODES = [n for n in ast.walk(ast.parse(CODE)) if isinstance(n, (*LOOPS, *FUNCTIO
         ([[("flat", 11)], [("flat", 11)]], [("flat", 11)]),
         ([[("flat", 11)], [("flat", 12)]], [("flat", 10)]),
         ([[("flat", 11)], [("outer", 3)]], []),
+        # A loop over calls, wherever these are; and a call in which nothing moves.
+        ([[("inner", 8), ("flat", 11)], [("inner", 8), ("flat", 12)]], [("inner", 6)]),
+        ([[("inner", 8), ("flat", 11)], [("inner", 8), ("flat", 11)]],
+         [("inner", 6), ("flat", 11)]),
+        # What is around a lambda is not one of its loops.
+        ([[("<lambda>", 7)], [("<lambda>", 8)]], [("<lambda>", 7)]),
         ([[]], []),
         ([], []),
         # A loop around a function is not one of its calls.
@@ -203,7 +257,7 @@ def test_a_while_of_given_code_does_not_end_the_search():
 def told(tmp_path, text):
     """Return what is made of a log that the submission wrote as it liked."""
     log = LogDrain()
-    os.write(log.write_end, b"Fatal Python error: x\n" + text.encode())
+    os.write(log.write_end, b"Fatal Python error: x\n" + text.encode("utf-8"))
     os.close(log.write_end)
     return Whereabouts(os.getpid(), log, tmp_path).crashed()
 
@@ -237,3 +291,10 @@ def test_a_log_can_name_nothing_outside_the_tree(tmp_path):
 def test_a_log_without_a_crash_says_nothing(tmp_path):
     assert told(tmp_path, "") == []
     assert told(tmp_path, "Current thread 0x01 (most recent call first):\n") == []
+
+
+def test_a_log_made_to_be_slow_is_read_at_once(tmp_path):
+    began = time.monotonic()
+    for piece in ("Thread 0x" + "a" * 30_000 + "(" * 30_000, '  File "' * 7_000, " " * 60_000):
+        assert told(tmp_path, f"{piece}\n(most recent call first):\n{piece}") == []
+    assert time.monotonic() - began < 5.0
