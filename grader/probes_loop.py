@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,10 +24,10 @@ from grader.probes_spied import (
     number_of,
     own_inputs,
     own_losses,
+    remembers,
     scale_of,
     settings_of,
     spied_model,
-    tensors_in,
 )
 from grader.probes_training import attribute_recipe
 
@@ -42,6 +43,7 @@ class Spy:
         self.fresh: dict[str, Tensor] = {}
         self.sent: list[tuple[Tensor, Tensor]] = []
         self.logits: list[Tensor] = []
+        self.taught: set[int] = set()
         self.inputs: list[Tensor] = []
         self.stepped: list[Any] = []
         self.schedules: list[Any] = []
@@ -62,15 +64,16 @@ class Spy:
     def read(self, _model: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """Note a pass of the output layer, which every way through the model takes."""
         self.logits.append(output.detach().clone())
-        self.note(
-            "forward",
-            training=all(m.training for m in self.model.modules()),
-            with_gradients=bool(output.requires_grad),
-            read=len(self.inputs) - 1,
-        )
+        training = all(m.training for m in self.model.modules())
+        recorded = bool(output.requires_grad)
+        self.note("forward", training=training, with_gradients=recorded, read=len(self.inputs) - 1)
         if output.requires_grad:
-            logits = self.logits[-1]
-            output.register_hook(lambda value: self.sent.append((logits, value.detach())))
+            output.register_hook(partial(self.sent_back, len(self.logits) - 1))
+
+    def sent_back(self, number: int, value: Tensor) -> None:
+        """Note the gradient that reached the logits of a pass."""
+        self.sent.append((self.logits[number], value.detach()))
+        self.taught.add(number)
 
     @property
     def batch(self) -> Any:
@@ -95,10 +98,10 @@ class Spy:
         self.fresh[name] = value.detach().clone() if held is None else held + value.detach()
 
     def learned(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return logits and decoder inputs of the passes that recorded gradients."""
-        passes = [event for event in self.events if event["what"] == "forward"]
-        real = [i for i, event in enumerate(passes) if event["with_gradients"]]
-        return [self.logits[i] for i in real], [self.inputs[passes[i]["read"]] for i in real]
+        """Return logits and decoder inputs of the passes that gradients came from."""
+        read = [event["read"] for event in self.events if event["what"] == "forward"]
+        passes = sorted(self.taught)
+        return [self.logits[i] for i in passes], [self.inputs[read[i]] for i in passes]
 
     def step(self, optimizer: Any) -> None:
         """Note what the optimiser is about to use."""
@@ -118,7 +121,7 @@ class Spy:
         rates = [float(group.get("lr", math.nan)) for group in groups]
         self.note("step", fresh=fresh, factor=factor, gap=gap, rate=max(rates, default=math.nan),
                   scale=scale_of(self.sent, self.batch), by=self.number_of(optimizer),
-                  remembers=self.remembers(optimizer))  # fmt: skip
+                  remembers=remembers(optimizer, self.model))  # fmt: skip
         self.fresh, self.sent = {}, []
 
     def number_of(self, optimizer: Any) -> int:
@@ -128,11 +131,6 @@ class Spy:
                 return number
         self.stepped.append(optimizer)
         return len(self.stepped) - 1
-
-    def remembers(self, optimizer: Any) -> bool:
-        """Tell whether an optimiser holds numbers other than 0 besides the parameters."""
-        own = {id(p) for p in self.model.parameters()}
-        return any(id(v) not in own and bool(v.any()) for v in tensors_in(optimizer))
 
 
 @contextlib.contextmanager
@@ -248,7 +246,7 @@ def spy_on_training(
 
     with spying(spy), overheard(spy, loop):
         losses = loop.train(spy.model, given(), attribute_recipe(recipe))
-    spy.note("end", remembers=any(spy.remembers(optimizer) for optimizer in spy.stepped))
+    spy.note("end", remembers=any(remembers(optimizer, spy.model) for optimizer in spy.stepped))
     return {
         "events": spy.events,
         "losses": [number_of(v) for v in losses] if isinstance(losses, (list, tuple)) else None,
@@ -271,7 +269,7 @@ class MemorySpy(Spy):
         self.events.append({
             "by": self.number_of(optimizer),
             "like": settings_of(optimizer),
-            "remembers": self.remembers(optimizer),
+            "remembers": remembers(optimizer, self.model),
         })  # fmt: skip
 
 

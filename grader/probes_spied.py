@@ -63,6 +63,12 @@ def tensors_in(value: Any, depth: int = 6) -> Iterator[Tensor]:
                 yield from tensors_in(item, depth - 1)
 
 
+def remembers(optimizer: Any, model: nn.Module) -> bool:
+    """Tell whether an optimiser holds numbers other than 0 besides the model's parameters."""
+    own = {id(p) for p in model.parameters()}
+    return any(id(v) not in own and bool(v.any()) for v in tensors_in(optimizer))
+
+
 def norm_of(values: list[Tensor]) -> float:
     """Return the norm of all values together."""
     if not values:

@@ -41,8 +41,12 @@ def test_padding_mask_marks_real_tokens(
             Suspect("no_padding_mask", np.ones_like(want), "it calls every token real.",
                     "Compare each id with pad_id."),
         ]  # fmt: skip
-        evidence = judge(got, want, what=what, part="masks", suspects=suspects,
-                         advice="Compare each id with pad_id, element by element.")  # fmt: skip
+        advice = "Compare each id with pad_id, element by element."
+        evidence = judge(got, want, what=what, part="masks", suspects=suspects, advice=advice)
+        what = f"{what} of one row"
+        got = tensor(submission.call("masks.padding_mask", ids[1:2], pad_id),
+                     (1, 7), what, "masks", "b")  # fmt: skip
+        judge(got, want[1:2], what=what, part="masks", suspects=[], advice=advice)
     return evidence
 
 

@@ -97,6 +97,8 @@ def test_encoder_runs_every_block_in_order(
     slips = {k: v for k, v in causes.STACK.items() if not k.startswith("score_bias")}
     plain = Case("the pre-norm encoder", {"x": tokens(rng, "x")}, None, slips)
     masked = {"x": tokens(rng, "x"), "valid": VALID, "score_bias": bias(rng)}
+    last = {name: value[-1:] for name, value in masked.items()}
+    alone = Case("the pre-norm encoder with one row, which is padded", last, VALID[-1:], slips)
     trials = []
     whole = replace(BASE, placement="pre", num_layers=3)
     drawn = rng.child("weights").weights(parameter_shapes(whole, "encoder"))
@@ -105,7 +107,7 @@ def test_encoder_runs_every_block_in_order(
         weights = {name: drawn[name] for name in parameter_shapes(config, "encoder")}
         case = Case(f"the {placement}-norm encoder with padding and score_bias", masked, VALID,
                     causes.ENCODER)  # fmt: skip
-        cases = (plain, case) if placement == "pre" else (case,)
+        cases = (plain, case, alone) if placement == "pre" else (case,)
         trials.append(Trial("encoder", "encoder.Encoder", config, weights, cases,
                             sublayers=("blocks.0", "blocks.1", "blocks.2")))  # fmt: skip
     with built_on("encoder", findings, *EARLIER, "4.1"):

@@ -131,6 +131,8 @@ def test_decoder_runs_every_block_in_order(
     masked = inputs | {"target_valid": TARGET, "memory_valid": MEMORY, "score_bias": bias(rng)}
     slips = {k: v for k, v in causes.STACK.items() if not k.startswith("score_bias")}
     plain = Case("the pre-norm decoder", inputs, None, block_causes.MEMORY | slips)
+    last = {name: value[-1:] for name, value in masked.items()}
+    alone = Case("the pre-norm decoder with one row, which is padded", last, TARGET[-1:], slips)
     trials = []
     whole = replace(BASE, placement="pre", num_layers=3)
     drawn = rng.child("weights").weights(parameter_shapes(whole, "decoder"))
@@ -139,7 +141,7 @@ def test_decoder_runs_every_block_in_order(
         weights = {name: drawn[name] for name in parameter_shapes(config, "decoder")}
         case = Case(f"the {placement}-norm decoder with padding and score_bias", masked, TARGET,
                     causes.DECODER)  # fmt: skip
-        cases = (plain, case) if placement == "pre" else (case,)
+        cases = (plain, case, alone) if placement == "pre" else (case,)
         trials.append(Trial("decoder", "decoder.Decoder", config, weights, cases, ("x", "memory"),
                             ("blocks.0", "blocks.1", "blocks.2")))  # fmt: skip
     with built_on("decoder", findings, *EARLIER, "5.1"):

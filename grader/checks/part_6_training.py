@@ -116,15 +116,16 @@ def compare_forcing(what: str, answers: Answers, ids: dict[str, int], value: Any
         fail("no_tensor", "training", f"{what}: expected two tensors.", FORCING_ADVICE)
     names = ("decoder_inputs", "targets")
     batch = len(answers)
+    shape = (batch, 1 + max(map(len, answers)))
     for name, rows in zip(names, pair, strict=True):
-        width = rows.shape[1] if isinstance(rows, np.ndarray) and rows.ndim == 2 else 0
+        # Another width is told below, with what stands in it.
+        width = rows.shape[1] if isinstance(rows, np.ndarray) and rows.ndim == 2 else shape[1]
         tensor(rows, (batch, width), f"{what}: {name}", "training", "i")
     inputs, targets = pair
     right = [([ids["bos_id"], *a], [*a, ids["eos_id"]]) for a in answers]
     got = real_rows(inputs, targets, ids["pad_id"])
     if got != right:
         explain_forcing(what, answers, ids, got, right)
-    shape = (batch, 1 + max(map(len, answers)))
     for name, rows in zip(names, pair, strict=True):
         tensor(rows, shape, f"{what}: {name}", "training", "i")
         if rows.dtype != np.int64:
