@@ -12,12 +12,12 @@ from urllib.parse import urlencode
 import pytest
 from batch_cases import run, small_class
 from class_cases import LAB
-from platform_cases import mixed
+from platform_cases import DIAGNOSIS, mixed
 from platform_cases import tree as passed
 from test_report_html import ATTACK, Outline
 
 from grader.batch import page
-from grader.batch.rows import Rows, no_verdict, verdict
+from grader.batch.rows import ABSENT, FLAGGED, INCOMPLETE, Rows, action, no_verdict, verdict
 from grader.batch.store import compact
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -63,6 +63,16 @@ def test_page_counts_statuses_gates_diagnoses_and_scores():
     assert "mask_off_by_one Position 2 moved by 0.31 when token 3 changed. 1" in text
     assert "Mean 71.0, median 79." in text
     assert "30 to <40 1" in text and "70 to <80 1" in text and "90 to 100 1" in text
+
+
+def test_missing_file_is_asked_for_and_a_flag_is_still_looked_at():
+    gone = DIAGNOSIS | {"code": ABSENT, "cause": "masks.py is missing; found my_masks.py."}
+    found = verdict(passed(masks={"status": "not_implemented", "diagnosis": gone}))
+    assert (found["status"], found["score"]) == ("not_passed", 94)
+    assert action(found) == f"{FLAGGED}; {INCOMPLETE}"
+    assert action(found | {"flags": []}) == INCOMPLETE
+    text = text_of("".join(page.render(packed(row("anna", found)), [], LAB)))
+    assert f"incomplete 1 {INCOMPLETE}" in text
 
 
 def test_nothing_of_a_submission_is_markup():

@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from grader.batch.rows import STATUSES, Rows, action
+from grader.batch.rows import ABSENT, INCOMPLETE, STATUSES, Rows, action
 from grader.report_html import TEMPLATES, WORDS, template
 from grader.settings import Settings
 from grader.witness import cut
@@ -104,6 +104,8 @@ def render(rows: Rows, collected: Sequence[str], lab: Settings) -> Iterator[str]
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         counts=[(s, STATUS_WORDS[s], number, STATUSES[s]) for s, number in counts.items()],
         flagged=tally.flagged,
+        incomplete=tally.codes[ABSENT],
+        ask=INCOMPLETE,
         stops=stops(tally, lab.points.gates),
         diagnoses=diagnoses(tally),
         distribution=distribution(tally),

@@ -30,6 +30,12 @@ STATUSES = {
 }
 # An integrity flag is a question to a person, never a verdict.
 FLAGGED = "look at the flags in results.json before the score counts"
+# The code of a task file that did not come; whether it came under another name, a person sees.
+ABSENT = "missing_file"
+INCOMPLETE = (
+    "files are missing: see in the report what was found, and ask the student for them; the score "
+    "is that of what came"
+)
 
 
 def verdict(tree: Mapping[str, Any]) -> Row:
@@ -118,7 +124,9 @@ def student_row(student: Student) -> dict[str, Any]:
 
 def action(found: Mapping[str, Any]) -> str:
     """Return what is to be done about a row."""
-    return FLAGGED if found["flags"] else STATUSES[found["status"]]
+    asked = [FLAGGED] if found["flags"] else []
+    asked += [INCOMPLETE] if ABSENT in found["codes"] else []
+    return "; ".join(asked) or STATUSES[found["status"]]
 
 
 class Rows:
