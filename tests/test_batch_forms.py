@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import zipfile
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from batch_cases import book, run, small_class, student
-from class_cases import packed, tree, write
+from class_cases import as_zip, packed, tree, write
 
 from grader import __main__ as command_line
 from grader.batch import command, rows
@@ -219,6 +220,43 @@ def test_two_archives_of_one_student_say_which_is_used(tmp_path):
     _, engine = run(tmp_path / "class", tmp_path / "out")
     assert engine.asked == ["old"]
     assert "masks.py came twice: that of lab.zip is used" in book(tmp_path / "out")[0]["notes"]
+
+
+def replays(out: Path) -> dict[str, str]:
+    """Return the command in each student's results.json, without the seed."""
+    files = sorted(out.glob("students/*/results.json"))
+    texts = {file.parent.name: json.loads(file.read_bytes())["replay"] for file in files}
+    return {name: text.split(" --seed ")[0] for name, text in texts.items()}
+
+
+def test_replay_names_what_can_be_graded(tmp_path):
+    files = {
+        "ana_7_11_lab.zip": packed(tree()),
+        "ben_8_12_masks.py": b"x", "ben_8_13_attention.py": b"y", "carl_9_14_masks.py": b"z",
+    }  # fmt: skip
+    folder, archive = write(tmp_path / "class", files), as_zip(tmp_path / "class.zip", files)
+    grade = "python -m grader grade"
+    run(folder, tmp_path / "out")
+    assert replays(tmp_path / "out") == {
+        "7": f"{grade} {folder}/ana_7_11_lab.zip", "8": f"{grade} PATH", "9": f"{grade} PATH",
+    }  # fmt: skip
+    run(archive, tmp_path / "out")
+    first = f"python -m zipfile -e {archive} unpacked && "
+    assert replays(tmp_path / "out") == {
+        "7": f"{first}{grade} unpacked/ana_7_11_lab.zip",
+        "8": f"{grade} PATH", "9": f"{grade} PATH",
+    }  # fmt: skip
+
+
+def test_replay_of_a_wrapped_zip_leads_through_its_folders(tmp_path):
+    inner = {"all/ben/lab 1.zip": packed(tree()), "all/ben/readme.txt": b"hi"}
+    source = as_zip(tmp_path / "class.zip", tree("all/anna/") | inner)
+    run(source, tmp_path / "out")
+    with zipfile.ZipFile(source) as file:
+        file.extractall(tmp_path / "unpacked")
+    made = {name: shlex.split(text)[-1] for name, text in replays(tmp_path / "out").items()}
+    assert made == {"anna": "unpacked/all/anna", "ben": "unpacked/all/ben/lab 1.zip"}
+    assert all((tmp_path / path).exists() for path in made.values())
 
 
 def test_any_other_layout_comes_by_pattern(tmp_path, capsys):

@@ -65,6 +65,18 @@ def test_command_grades_a_class(tmp_path):
     assert found["complete"] and found["isolation"]["contained"]
 
 
+def test_replay_of_a_class_in_a_zip_unpacks_it_and_grades_the_same(tmp_path):
+    shutil.make_archive(str(tmp_path / "class"), "zip", handed_in(tmp_path / "class", anna=None))
+    bin_first = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    where = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(ROOT), "PATH": bin_first}}
+    subprocess.run(batch(Path("class.zip"), Path("out"), "--quiet"), **where, check=False)
+    found = json.loads((tmp_path / "out/students/anna/results.json").read_bytes())
+    done = subprocess.run(f"{found['replay']} --out again", **where, shell=True, check=False)
+    again = json.loads((tmp_path / "again/results.json").read_bytes())
+    assert done.returncode == 1 and again["seed"] == found["seed"]
+    assert again["submission"]["sha256"] == found["submission"]["sha256"]
+
+
 @pytest.mark.slow
 def test_two_processes_write_the_bytes_of_one(tmp_path):
     source = handed_in(tmp_path / "class", anna=None, ben=LEAVES, carl="")

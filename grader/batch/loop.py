@@ -55,7 +55,7 @@ class Waiting:
     @property
     def who(self) -> Who:
         """Return what the student's files say of it."""
-        return Who(self.one.key, str(self.one.path or self.one.key), self.notes)
+        return Who.of(self.one, self.notes)
 
     def row(self, found: Row) -> Row:
         """Return the row that says so."""

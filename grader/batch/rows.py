@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.batch.keys import Inputs
+from grader.batch.view import Who
 from grader.collect import Collected, Student
 
 Row = dict[str, Any]
@@ -86,7 +87,7 @@ def row(one: Collected, notes: Sequence[str], inputs: Inputs | None, found: Row)
     """Return the row of a submission."""
     return {
         "name": one.key,
-        "path": str(one.path or one.key),
+        "path": Who.of(one, tuple(notes)).place,
         "students": [student_row(s) for s in one.students],
         "late": one.late,
         "upload": one.upload,

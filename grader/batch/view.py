@@ -9,9 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from grader import report_html
+from grader.collect import Collected
 
 NAMES = ("results.json", "report.html")
 MESSAGE = "message.txt"
+UNPACKED = "unpacked"
+# Stands for a folder that nobody has made: the platform handed the files out one by one.
+GATHERED = "PATH"
 
 
 @dataclass(frozen=True)
@@ -20,13 +24,34 @@ class Who:
 
     Attributes:
         name: of the submission in this class.
-        path: where it lies, or the name where it had to be unpacked.
+        path: where it lies, or will lie when `archive` is unpacked, or `PATH`.
         notes: on how it was collected.
+        archive: what has to be unpacked first, or "".
     """
 
     name: str
     path: str
     notes: tuple[str, ...]
+    archive: str = ""
+
+    @classmethod
+    def of(cls, one: Collected, notes: tuple[str, ...]) -> Who:
+        """Return what is to be said of a submission."""
+        archive, member = one.packed
+        path = f"{UNPACKED}/{member}" if archive else str(one.path or GATHERED)
+        return cls(one.key, path, notes, archive)
+
+    @property
+    def place(self) -> str:
+        """Return where it lies, in one text."""
+        return f"{self.archive}: {self.path}" if self.archive else self.path
+
+    def replay(self, seed: int) -> str:
+        """Return the command that grades it alone."""
+        command = f"python -m grader grade {shlex.quote(self.path)} --seed {seed}"
+        if not self.archive:
+            return command
+        return f"python -m zipfile -e {shlex.quote(self.archive)} {UNPACKED} && {command}"
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -39,7 +64,7 @@ def texts(tree: Mapping[str, Any], who: Who) -> dict[str, str]:
     notes = [*who.notes, *submission["notes"]]
     seen = dict(tree) | {
         "submission": submission | {"name": who.name, "notes": notes},
-        "replay": f"python -m grader grade {shlex.quote(who.path)} --seed {tree['seed']}",
+        "replay": who.replay(tree["seed"]),
     }
     result = json.dumps(seen, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return {"results.json": result, "report.html": report_html.render(seen)}

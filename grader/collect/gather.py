@@ -123,18 +123,24 @@ def _resolve(
     has_code = any(p.path.rsplit("/", 1)[-1] in expected for p in pieces)
     _survey(one, pieces, containers, report)
     only = files[0] if len(files) == 1 else None
-    here = source.location(only.path) if only else None
+    lies = only.path if only else ""
     if only and only.folder and containers and not has_code:
         notes.append(f"an archive within the folder was opened: {one_line(containers[0].path)}")
         report.nested.append(f"{one.who}: {notes[-1]}")
-        here = here / containers[0].path if here and len(containers) == 1 else None
+        lies = f"{lies}/{containers[0].path}" if len(containers) == 1 else ""
     elif only and only.folder:
         pieces = [piece for piece in pieces if piece not in containers]
     elif only and only.target and not containers:
-        here = None
-    left = () if here else tuple(pieces)
-    mark = stamp(lying, began)
-    return replace(one, path=here, pieces=left, notes=tuple(notes), stamp=mark)
+        lies = ""
+    here = source.location(lies) if lies else None
+    return replace(
+        one,
+        path=here,
+        pieces=() if here else tuple(pieces),
+        notes=tuple(notes),
+        stamp=stamp(lying, began),
+        packed=source.packed(lies) if lies else ("", ""),
+    )
 
 
 def _original(name: str, expected: set[str]) -> str:

@@ -61,6 +61,8 @@ class Collected:
         notes: sentences on how it was collected.
         upload: prefix of a feedback file's name in this platform's upload, or "".
         stamp: another one after every change of what was handed in, "" where nothing tells.
+        packed: the archive of the class and where in it this lies, or "" and "" where it lies on
+            disk, or has to be put together from several files.
     """
 
     key: str
@@ -71,6 +73,7 @@ class Collected:
     notes: tuple[str, ...] = ()
     upload: str = ""
     stamp: str = ""
+    packed: tuple[str, str] = ("", "")
 
     @property
     def who(self) -> str:

@@ -54,6 +54,9 @@ class Source(Protocol):
     def location(self, path: str) -> Path | None:
         """Return where `path` lies on disk, or None."""
 
+    def packed(self, path: str) -> tuple[str, str]:
+        """Return the archive in which `path` lies, and where in it; "" and "" on disk."""
+
 
 def is_junk(name: str) -> bool:
     """Tell whether a name is an operating system's or a tool's own."""
@@ -117,6 +120,10 @@ class FolderSource:
         """Return the path on disk."""
         return self.root / path
 
+    def packed(self, path: str) -> tuple[str, str]:
+        """Return nothing: it is on disk."""
+        return "", ""
+
 
 def _read_file(path: Path, size: int) -> bytes:
     with path.open("rb") as file:
@@ -133,6 +140,7 @@ class ZipSource:
             CollectError: it is no zip that can be read, or holds too much.
         """
         self.path = path
+        self.folder = ""
         self.refused: list[str] = []
         self.members: dict[str, int]
         self.folders: dict[str, list[str]]
@@ -165,6 +173,7 @@ class ZipSource:
     def inside(self, folder: str) -> ZipSource:
         """Return a folder at the top as a source of its own."""
         inner = copy.copy(self)
+        inner.folder = f"{self.folder}{folder}/"
         names = self.folders[folder]
         inner._index({tuple(name.split("/")[1:]): self.members[name] for name in names})
         return inner
@@ -202,6 +211,10 @@ class ZipSource:
     def location(self, path: str) -> Path | None:
         """Return None: nothing lies on disk."""
         return None
+
+    def packed(self, path: str) -> tuple[str, str]:
+        """Return the zip, and the whole path in it."""
+        return str(self.path), self.folder + path
 
 
 @functools.lru_cache(maxsize=2)
