@@ -154,10 +154,26 @@ def test_stopped_by_hand_it_says_so_and_goes_on(tmp_path, capsys):
     source, engine = small_class(tmp_path / "class", **CLASS), Stopped(2)
     engine.waiting_for_hand = 10
     assert run(source, tmp_path / "out", engine=engine)[0] == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    out = tmp_path / "out"
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"stopped; what was graded is kept in {out / 'store'}: the same command goes on, and "
+        "writes gradebook and page at its end"
+    )
+    assert not (out / "gradebook.csv").exists() and not (out / "index.html").exists()
     kept = len(list((tmp_path / "out").glob("store/*/*.json")))
     code, again = run(source, tmp_path / "out")
     assert code == 0 and 0 < kept and len(again.asked) == len(CLASS) - kept
+
+
+def test_stopped_before_the_first_result_it_promises_nothing(tmp_path, capsys):
+    class Stopped(Stub):
+        def submit(self, task: bytes):
+            raise KeyboardInterrupt
+
+    source = small_class(tmp_path / "class", **CLASS)
+    assert run(source, tmp_path / "out", engine=Stopped(2))[0] == 130
+    said = "stopped before anything was graded: give the same command again\n"
+    assert capsys.readouterr().err.endswith(said)
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
@@ -174,7 +190,7 @@ def test_signal_that_asks_to_end_clears_up_and_keeps_what_was_graded(tmp_path, n
     process.send_signal(getattr(signal, name))
     said = process.communicate()[1].decode()
     assert process.returncode == 128 + getattr(signal, name)
-    assert "what was graded is kept: the same command goes on" in said
+    assert f"what was graded is kept in {out / 'store'}: the same command goes on" in said
     assert not left.exists() and not (out / ".temporary-whole").exists()
     kept = len(list(out.glob("store/*/*.json")))
     engine = Stub(contained=False)

@@ -52,7 +52,7 @@ def test_shard_that_is_missing_is_named_and_can_follow(tmp_path):
     rows = book(tmp_path / "out")
     assert code == command.NEEDS_A_PERSON
     assert [row["status"] for row in rows] == ["passed", "not_graded"] * 2 + ["passed"]
-    assert "goes on from here" in rows[1]["to_do"]
+    assert "run that shard again, then merge" in rows[1]["to_do"]
     run(source, tmp_path / "out", "--shard", "2/2")
     assert run(source, tmp_path / "out", "--merge")[0] == 0
 

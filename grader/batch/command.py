@@ -67,7 +67,7 @@ def main(options: argparse.Namespace, engine_of: EngineOf | None = None) -> int:
             except OSError as error:
                 raise output.unwritable(error) from None
     except KeyboardInterrupt:
-        print("stopped; what was graded is kept: the same command goes on", file=sys.stderr)
+        print(stopped(options), file=sys.stderr)
         return STOPPED
     except (BatchError, CollectError, RosterError, CsvError, GradebookError) as error:
         print(f"cannot grade the class: {error}", file=sys.stderr)
@@ -151,6 +151,15 @@ class Batch:
         write_text(folder / "gradebook.csv", book.write(rows))
         write_text(folder / "collection.txt", (f"{line}\n" for line in lines))
         write_text(folder / "index.html", page.render(rows, lines, self.lab))
+
+
+def stopped(options: argparse.Namespace) -> str:
+    """Return what is said when a person has ended the batch."""
+    kept = options.out / "store"
+    if not kept.is_dir():
+        return "stopped before anything was graded: give the same command again"
+    later = "" if options.shard else ", and writes gradebook and page at its end"
+    return f"stopped; what was graded is kept in {kept}: the same command goes on{later}"
 
 
 def refuse_at_odds(options: argparse.Namespace) -> None:

@@ -27,7 +27,7 @@ STATUSES = {
     "ungradable": "ask for the files again; the note says what was found",
     "missing": "ask, or enter a zero: on the roster, but nothing came",
     "grader_error": "regrade: give the same command again; if it stays, see the note",
-    "not_graded": "give the same command again: it goes on from here",
+    "not_graded": "no shard has graded it: run that shard again, then merge again",
 }
 # An integrity flag is a question to a person, never a verdict.
 FLAGGED = "look at the flags in results.json before the score counts"
