@@ -218,8 +218,10 @@ def test_two_archives_of_one_student_say_which_is_used(tmp_path):
     old, new = packed(student("x", "old")), packed(student("x", "new"))
     write(tmp_path / "class", {"ana_7_11_lab.zip": old, "ana_7_12_lab-1.zip": new})
     _, engine = run(tmp_path / "class", tmp_path / "out")
-    assert engine.asked == ["old"]
-    assert "masks.py came twice: that of lab.zip is used" in book(tmp_path / "out")[0]["notes"]
+    said = "came more than once: ana_7_12_lab-1.zip is graded, not ana_7_11_lab.zip"
+    assert engine.asked == ["new"] and said in book(tmp_path / "out")[0]["notes"]
+    assert f"duplicated (1):\n  ana: {said}\n" in (tmp_path / "out/collection.txt").read_text()
+    assert f"ana: {said}" in (tmp_path / "out/index.html").read_text()
 
 
 def replays(out: Path) -> dict[str, str]:

@@ -105,6 +105,56 @@ def test_canvas_resubmission_suffix_is_taken_off_and_reported(tmp_path: Path) ->
     assert report.late == ["oneilal", "anon_Zq2"]
 
 
+AGAIN = tree() | {"transformer/masks.py": b"again = 1\n"}
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("ana_7_999_lab.zip", "ana_7_1000_lab-1.zip"),
+        ("ana_LATE_7_1000_lab.zip", "ana_LATE_7_1001_lab.zip"),
+        ("anon_Xy7_998_lab.tar.gz", "anon_Xy7_1001_lab.tar-2.gz"),
+    ],
+)
+def test_canvas_archive_that_came_again_is_taken_from_the_newer(
+    tmp_path: Path, older: str, newer: str
+) -> None:
+    files = {older: packed(tree("old/")), newer: packed(AGAIN)}
+    for i, source in enumerate(both(files, tmp_path)):
+        found = collect(source, LAB)
+        said = f"came more than once: {newer} is graded, not {older}"
+        assert found.submissions[0].notes == (said,)
+        assert found.report.duplicated == [f"{found.submissions[0].who}: {said}"]
+        assert newer.startswith(found.submissions[0].upload) and found.submissions[0].upload
+        (came,) = staged(found, tmp_path / f"s{i}").values()
+        assert came["masks.py"] == b"again = 1\n"
+
+
+def test_canvas_loose_file_that_came_again_is_taken_from_the_newer(tmp_path: Path) -> None:
+    names = ("ana_7_21_masks.py", "ana_7_22_attention.py", "ana_7_105_masks-2.py")
+    files = dict(zip(names, (b"old", FILES["attention.py"], b"again = 1\n"), strict=True))
+    found = collect(write(tmp_path / "c", files), LAB)
+    said = "ana: came more than once: ana_7_105_masks-2.py is graded, not ana_7_21_masks.py"
+    assert (found.report.duplicated, found.report.refused) == ([said], [])
+    assert staged(found, tmp_path / "s")["7"]["masks.py"] == b"again = 1\n"
+
+
+def test_canvas_archives_of_other_names_are_all_opened_the_newest_first(tmp_path: Path) -> None:
+    part = {name: content for name, content in tree().items() if "masks" not in name}
+    files = {"ana_7_9_part-1.zip": packed(AGAIN), "ana_7_10_part-2.zip": packed(part)}
+    found = collect(write(tmp_path / "c", files), LAB)
+    assert found.report.duplicated == [
+        "ana: several archives: a file that more than one holds is taken from part-2.zip, then "
+        "part-1.zip"
+    ]
+    assert staged(found, tmp_path / "s")["7"] == FILES | {"masks.py": b"again = 1\n"}
+
+
+def test_several_notebooks_are_nothing_twice(tmp_path: Path) -> None:
+    files = {f"ana/{name}.ipynb": b"{}" for name in ("01_masks", "02_attention")} | tree("ben/")
+    assert not collect(write(tmp_path / "c", files), LAB).report.duplicated
+
+
 def test_canvas_page_of_text_is_a_submission_that_cannot_be_graded(tmp_path: Path) -> None:
     found = collect(as_zip(tmp_path / "c.zip", CANVAS), LAB)
     one = next(one for one in found.submissions if one.key == "503")

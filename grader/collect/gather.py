@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from grader.collect.attempts import newest, original, several, twice
 from grader.collect.layouts import Claim, Layout, stem_of
 from grader.collect.model import Collected, Piece, Report, Student, digest, one_line, safe_key
 from grader.collect.source import Source
@@ -19,7 +19,6 @@ from grader.settings import Settings
 
 # An archive may carry this many times what is staged of it.
 _ROOM = 16
-_RESUBMITTED = re.compile(r"-\d+(?=\.[^.]+\Z)")
 _SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00")
 _UNREAD = {b"Rar!": "a RAR archive", b"7z\xbc\xaf\x27\x1c": "a 7z archive"}
 _MOST_NAME = 255
@@ -80,10 +79,13 @@ def _gather_one(
         return replace(one, notes=(*notes, "a text or a link was handed in, no files"))
     whole = [claim for claim in files if not claim.target]
     if len(whole) > 1:
-        left = ", ".join(one_line(claim.path) for claim in whole[1:])
-        notes.append(f"came more than once: {one_line(whole[0].path)} is graded, not {left}")
+        notes.append(twice(*(claim.path for claim in whole)))
         report.duplicated.append(f"{one.who}: {notes[-1]}")
-    files = whole[:1] or files
+    files, left = newest(whole[:1] or files, _expected(settings))
+    notes += left
+    report.duplicated += [f"{one.who}: {note}" for note in left]
+    if left:  # feedback belongs to a file that still counts
+        one = replace(one, upload=next(claim.upload for claim in claims if claim in files))
     try:
         return _resolve(source, replace(one, notes=tuple(notes)), files, settings, report)
     except IntakeError as error:
@@ -100,8 +102,7 @@ def _resolve(
     source: Source, one: Collected, files: list[Claim], settings: Settings, report: Report
 ) -> Collected:
     """Find what is to be staged: a folder or archive where it lies, or pieces to unpack."""
-    points = settings.points
-    expected = {s.file for s in points.stubs} | {s.file for s in points.stretch}
+    expected = _expected(settings)
     pieces = []
     lying = []
     notes = list(one.notes)
@@ -110,7 +111,7 @@ def _resolve(
         found, stamps = source.held(claim.path)
         lying.append((claim.target, stamps))
         if claim.target:
-            target = _original(claim.target, expected)
+            target = original(claim.target, expected)
             if target != claim.target:
                 notes.append(f"{one_line(claim.target)} is {target}, which the platform renamed")
                 report.renamed.append(f"{one.who}: {notes[-1]}")
@@ -130,23 +131,26 @@ def _resolve(
         lies = f"{lies}/{containers[0].path}" if len(containers) == 1 else ""
     elif only and only.folder:
         pieces = [piece for piece in pieces if piece not in containers]
+        containers = []
     elif only and only.target and not containers:
         lies = ""
+    order = several(containers)
+    report.duplicated += [f"{one.who}: {note}" for note in order]
     here = source.location(lies) if lies else None
     return replace(
         one,
         path=here,
         pieces=() if here else tuple(pieces),
-        notes=tuple(notes),
+        notes=(*notes, *order),
         stamp=stamp(lying, began),
         packed=source.packed(lies) if lies else ("", ""),
     )
 
 
-def _original(name: str, expected: set[str]) -> str:
-    """Undo a platform's "-1" where that gives a file that is expected."""
-    plain = _RESUBMITTED.sub("", name)
-    return plain if plain in expected else name
+def _expected(settings: Settings) -> set[str]:
+    """Return the names of the lab's files."""
+    points = settings.points
+    return {stub.file for stub in points.stubs} | {stub.file for stub in points.stretch}
 
 
 def _safe(pieces: list[Piece]) -> tuple[list[Piece], list[str]]:

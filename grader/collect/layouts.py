@@ -27,6 +27,7 @@ class Claim:
         key: the same for everything that belongs to one submission.
         target: the name of a file within the submission; "" for a folder or as it is called.
         attempt: the latest attempt of a key is graded.
+        number: the platform's of this file, where a higher one came later, or "".
         text: True for a page of text or a link, which holds no code.
         folder: True for a folder.
     """
@@ -41,6 +42,7 @@ class Claim:
     text: bool = False
     folder: bool = False
     notes: tuple[str, ...] = ()
+    number: str = ""
 
 
 @dataclass
@@ -80,7 +82,7 @@ def canvas(name: str, is_folder: bool) -> Claim | None:
         key = user
     return Claim(
         name, key, (student,), file or "", late is not None, prefix if attachment else "",
-        text=attachment is None,
+        text=attachment is None, number=attachment or "",
     )  # fmt: skip
 
 
