@@ -14,7 +14,7 @@ from grader.collect import Collected
 NAMES = ("results.json", "report.html")
 MESSAGE = "message.txt"
 UNPACKED = "unpacked"
-# Stands for a folder that nobody has made: the platform handed the files out one by one.
+# Stands for a folder that nobody has made: it came as loose files, or as several archives.
 GATHERED = "PATH"
 
 
