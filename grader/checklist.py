@@ -28,8 +28,9 @@ WORDS = {
 WRONG = ("wrong", "red")
 MISSING = ("missing", "red")
 WITNESS_ROWS = 3
-# What keeps a whole file from being used, and says at which line.
-OF_A_FILE = ("import_failed", "circular_import", "forbidden_name")
+# What keeps a whole file from being used, or ends a worker, and says at which line.
+OF_A_FILE = ("import_failed", "circular_import", "forbidden_name", "breakpoint_left",
+             "timeout", "out_of_memory", "crashed")  # fmt: skip
 # Packages are found where they stand or in a folder around them, as staging finds them.
 HOMES = ("transformer", ".", "*/transformer", "*/*/transformer")
 
@@ -58,6 +59,11 @@ class Row:
         return (self.speaks["diagnosis"] or {}).get("code") == "missing_file"
 
     @property
+    def stops_file(self) -> bool:
+        """Tell whether it fails for something that stops a whole file."""
+        return (self.speaks["diagnosis"] or {}).get("code") in OF_A_FILE
+
+    @property
     def unfinished(self) -> bool:
         """Tell whether some of it works and some is not written."""
         some = any(check["status"] == "passed" for check in self.checks)
@@ -68,13 +74,15 @@ def rows(
     checks: Iterable[Check], stubs: Sequence[Stub | StretchStub], *, begun_only: bool = True
 ) -> list[Row]:
     """Return a row for every stub that was checked, of stretch tasks those that are begun."""
-    found = []
+    found: list[Row] = []
     known = list(checks)
     for stub in stubs:
         own = tuple(c for c in known if c["stub"] == stub.id)
         if own:
             row = Row(stub, own, speaker(own))
             begun = row.speaks["status"] not in ("not_implemented", "blocked")
+            # What stops a whole file says nothing of whether an optional task in it is begun.
+            begun = begun and not (row.stops_file and echo(row, found))
             if begun or not (row.optional and begun_only):
                 found.append(row)
     return found
@@ -185,7 +193,8 @@ def next_step(found: Sequence[Row], path: Path, *, complete: bool) -> str:
         if complete:
             return "all parts are done; `make grade` opens the four gates"
         tasks = list(dict.fromkeys(row.stub.id.split(".")[0] for row in found))
-        done = f"task {', '.join(tasks)} is done" if tasks else "nothing to do here"
+        are = "s {} are" if len(tasks) > 1 else " {} is"
+        done = f"task{are.format(', '.join(tasks))} done" if tasks else "nothing to do here"
         return f"{done}; `make check` looks at every task"
     row = next((r for r in todo if r.speaks["status"] != "blocked"), todo[0])
     if row.speaks["status"] == "blocked":

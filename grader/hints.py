@@ -9,6 +9,11 @@ KNOWN = tuple(
     (re.compile(pattern), advice)
     for pattern, advice in (
         (
+            r"^SystemExit",
+            "exit() or quit() ends the program, and with it whatever called this code: return, or "
+            "raise an error that says what is wrong.",
+        ),
+        (
             r"Boolean value of Tensor with more than one value|truth value of an array",
             "An `if`, `and`, `or` or `not` got a whole tensor. Ask `is None` or `is not None` "
             "where that is meant, and join tensors with & and |.",

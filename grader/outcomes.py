@@ -68,8 +68,9 @@ def outcome(
 def missing_file(file: str, sentence: str) -> tuple[Status, str, Diagnosis]:
     """Say which task file did not come, and what was found in its place."""
     advice = f"Put {file} back under its own name, beside the other files of the package."
-    diagnosis = Diagnosis("missing_file", file.removesuffix(".py"), f"{sentence}.", advice)
-    return Status.NOT_IMPLEMENTED, f"{sentence}.", diagnosis
+    words = sentence if sentence.endswith("?") else f"{sentence}."
+    diagnosis = Diagnosis("missing_file", file.removesuffix(".py"), words, advice)
+    return Status.NOT_IMPLEMENTED, words, diagnosis
 
 
 def policy_diagnosis(breach: Breach) -> Diagnosis:
@@ -126,7 +127,8 @@ def student_outcome(error: StudentError, place: Place) -> Outcome:
 
 def raised(error: StudentError, part: str) -> Diagnosis:
     """Say what was raised where."""
-    cause = f"{error.place() or 'your code'}: {error.type}: {error.message}"
+    said = f"{error.type}: {error.message}" if error.message else error.type
+    cause = f"{error.place() or 'your code'}: {said}"
     where = error.place()
     advice = f"Look at {where or part + '.py'}: which shapes and types does it get there?"
     return Diagnosis("raised", part, cause, advice)
@@ -153,7 +155,8 @@ def import_failed(error: StudentError, part: str, own: str | None) -> Diagnosis:
     where = f"{error.place()}, `{error.line}`" if error.line else error.place()
     # A syntax error repeats file and line behind its message.
     message = re.sub(r" \([^()]*, line \d+\)$", "", error.message)
-    cause = f"{part}.py cannot be imported: {where}: {error.type}: {message}"
+    said = f"{error.type}: {message}" if message else error.type
+    cause = f"{part}.py cannot be imported: {where}: {said}"
     advice = f"Mend that line first: whatever uses {part}.py waits for it."
     return Diagnosis("import_failed", part, cause, advice)
 

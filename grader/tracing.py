@@ -54,7 +54,19 @@ def traced(
             found.summary = found.diagnosis.cause
     elif place.gate:
         found.diagnosis = beside(known, parts)
+    elif known.code == "breakpoint_left":
+        found.diagnosis = again(known, found.evidence, parts)
+        found.summary = found.diagnosis.cause
     return found
+
+
+def again(known: Diagnosis, evidence: Mapping[str, Any], parts: Sequence[Outcome]) -> Diagnosis:
+    """Return the first diagnosis of the same stop: of a later import the last calls can be lost."""
+    for earlier in parts:
+        if earlier.diagnosis and earlier.diagnosis.code == known.code:
+            if earlier.evidence.get("message") == evidence.get("message"):
+                return earlier.diagnosis
+    return known
 
 
 def explained(known: Diagnosis, evidence: Mapping[str, Any]) -> Diagnosis:

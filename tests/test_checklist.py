@@ -224,13 +224,28 @@ def test_next_never_names_a_line_of_another_function(tmp_path):
     assert "causal_mask in" in step and "line 2 (task 1.2)" in step
 
 
-@pytest.mark.parametrize("code", ["import_failed", "circular_import", "forbidden_name"])
+@pytest.mark.parametrize(
+    "code", ["import_failed", "circular_import", "forbidden_name", "breakpoint_left", "timeout"]
+)
 def test_next_names_the_line_that_keeps_a_file_from_being_used(tmp_path, code):
     path = tree(tmp_path, "", "attention.py")
     found = DIAGNOSIS | {"code": code, "cause": "transformer/attention.py, line 303: no."}
     row = outcome("2.1", "failed", diagnosis=found)
     step = checklist.next_step(checklist.rows([row], STUBS), path, complete=True)
     assert step == f"mend {path / 'transformer' / 'attention.py'}, line 303 (task 2.1)"
+
+
+def test_optional_tasks_of_a_file_that_stops_are_not_begun(tmp_path):
+    found = DIAGNOSIS | {"code": "import_failed", "cause": "attention.py cannot be imported."}
+    first = outcome("2.1", "error", diagnosis=found)
+    assert "S1" not in shown([first, outcome("S1", "error", diagnosis=found)], tmp_path)
+    other = outcome("S1", "error", diagnosis=found | {"cause": "something else"})
+    assert "S1" in shown([first, other], tmp_path)
+
+
+def test_several_tasks_are_done(tmp_path):
+    found = checklist.rows([outcome("1.1", "passed"), outcome("2.1", "passed")], STUBS)
+    assert checklist.next_step(found, tmp_path, complete=False).startswith("tasks 1, 2 are done")
 
 
 def test_next_names_the_constructor_that_was_changed(tmp_path):

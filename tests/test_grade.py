@@ -118,6 +118,18 @@ def test_same_submission_gives_the_same_bytes_and_replay_works(untouched, tmp_pa
     assert json.dumps(without_circumstances(again)) == json.dumps(without_circumstances(first))
 
 
+def test_the_task_files_alone_pass(tmp_path):
+    names = ["masks", "attention", "residual", "encoder", "decoder", "training"]
+    with zipfile.ZipFile(tmp_path / "six.zip", "w") as archive:
+        for name in names:
+            archive.write(ROOT / "solution" / "transformer" / f"{name}.py", f"{name}.py")
+    done = grader("grade", tmp_path / "six.zip", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = result_in(tmp_path / "out")
+    assert found["passed"] and statuses(found, "given") == ["passed"]
+    assert "positions.py is missing" in json.dumps(found["stretch"])
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_nested_folder_is_found(tmp_path, depth):
     inner = tmp_path.joinpath("handed in", *["wrapping"] * (depth - 1))
@@ -198,8 +210,9 @@ def test_missing_file_is_named_with_what_was_found(tmp_path):
         ("attention.py", "import does_not_exist\n", "does_not_exist"),
         ("masks.py", "from .decoder import Decoder\n", "circle: transformer/masks.py, line 1"),
         ("masks.py", "padding_mask = None\n", "causal_mask"),
+        ("attention.py", "name = input()\n", "attention.py, line 1: an input() stops here"),
     ],
-    ids=["syntax", "import", "circular", "names"],
+    ids=["syntax", "import", "circular", "names", "input"],
 )
 def test_file_that_does_not_import_is_explained(tmp_path, file, text, words):
     tree = copy_of("solution", tmp_path / "tree")

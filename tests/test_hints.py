@@ -129,3 +129,18 @@ def test_layers_in_a_plain_list_are_called_so():
     place = Place("4.2", None, None)
     found = tracing.traced(student_outcome(error, place), place, [], {}, {}).diagnosis
     assert "nn.ModuleList" in found.advice
+
+
+def test_an_exit_is_told_from_a_wrong_shape() -> None:
+    assert "ends the program" in (hints.hint("SystemExit: None") or "")
+
+
+def test_a_stop_for_input_is_one_mistake_wherever_it_shows() -> None:
+    error = {"kind": "raised", "type": "EOFError", "message": "EOF when reading a line"}
+    frames = [{"file": f"transformer/{n}.py", "line": 5, "function": "<module>", "text": "x"}
+              for n in ("decoder", "attention")]  # fmt: skip
+    first = student_outcome(StudentError(error | {"frames": frames}), Place("5.1", None, None))
+    later = student_outcome(StudentError(error | {"frames": frames[:1]}), Place("5.1", None, None))
+    assert later.diagnosis and later.diagnosis.part == "decoder"
+    found = tracing.traced(later, Place("5.1", None, None), [first], {}, {})
+    assert found.diagnosis == first.diagnosis and found.summary == first.summary

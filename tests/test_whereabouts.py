@@ -10,6 +10,7 @@ import pytest
 
 from grader import sandbox, settings
 from grader.launchers import LogDrain
+from grader.outcomes import Place, lost_outcome
 from grader.submission import Submission, call
 from grader.whereabouts import FUNCTIONS, LOOPS, Frame, Whereabouts, narrowed
 from grader.workers import WorkerLost
@@ -298,3 +299,26 @@ def test_a_log_made_to_be_slow_is_read_at_once(tmp_path):
     for piece in ("Thread 0x" + "a" * 30_000 + "(" * 30_000, '  File "' * 7_000, " " * 60_000):
         assert told(tmp_path, f"{piece}\n(most recent call first):\n{piece}") == []
     assert time.monotonic() - began < 5.0
+
+
+CALL = {"file": "transformer/masks.py", "line": 7, "function": "f", "text": ""}
+
+
+@pytest.mark.parametrize(
+    ("status", "calls", "part", "cause", "advice"),
+    [
+        ("timeout", [CALL], "masks", "transformer/masks.py, line 7, in f: late.", "a loop or"),
+        ("timeout", [CALL | {"function": "<module>"}], "masks",
+         "transformer/masks.py, line 7, while masks.py is imported: late.", "__main__"),
+        ("crashed", [CALL], "masks", "transformer/masks.py, line 7, in f: late.", "an exit call"),
+        ("timeout", [], "decoder", "The process that ran your code gave no answer: late.",
+         "Look for a loop"),
+        ("protocol", [CALL], "masks", "The process that ran your code gave no answer: late.",
+         "Return plain tensors"),
+    ],
+)  # fmt: skip
+def test_a_lost_worker_is_told_by_its_place(status, calls, part, cause, advice):
+    found = lost_outcome(WorkerLost(status, "late", calls), Place("5.1", None, None))
+    assert found.diagnosis and found.diagnosis.code == status
+    assert (found.diagnosis.part, found.summary) == (part, cause)
+    assert advice in found.diagnosis.advice
