@@ -157,16 +157,16 @@ def _lines(row: Row, echoed: str) -> list[RenderableType]:
     grid.add_column(width=11)
     grid.add_column(overflow="fold")
     grid.add_row(row.stub.id, Text(word, style=style), ", ".join(row.stub.functions))
-    lines: list[RenderableType] = [Padding(grid, (0, 0, 0, 2))]
+    lines: list[RenderableType] = [Padding(grid, (0, 0, 0, 2), expand=False)]
     if row.done or row.speaks["status"] == "not_implemented" and not row.speaks["diagnosis"]:
         return lines
     if echoed:
-        return [*lines, Padding(Text(echoed, style="dim"), (0, 0, 0, 8))]
-    lines += [Padding(Text(text), (0, 0, 0, 8)) for text in explanation(row.speaks)]
+        return [*lines, Padding(Text(echoed, style="dim"), (0, 0, 0, 8), expand=False)]
+    lines += [Padding(Text(text), (0, 0, 0, 8), expand=False) for text in explanation(row.speaks)]
     bad = sum(check["status"] not in ("passed", "blocked") for check in row.checks)
     if bad > 1:
         text = f"{bad} of the {len(row.checks)} checks of this task are not passed"
-        lines.append(Padding(Text(text, style="dim"), (0, 0, 0, 8)))
+        lines.append(Padding(Text(text, style="dim"), (0, 0, 0, 8), expand=False))
     return lines
 
 
