@@ -198,7 +198,7 @@ class Worker:
             # In a second, what it prints may be that much or not.
             flood = self.log.total > FLOOD and not self.hurried
             noise = " while it printed megabytes" if flood else ""
-            words = f"no answer within {seconds:g} s{noise}{why}"
+            words = f"no answer within {seconds:.3g} s{noise}{why}"
             raise self._lost("timeout", words, self.whereabouts.stuck()) from None
         except frames.Closed:
             raise self._closed() from None
