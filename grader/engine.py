@@ -16,7 +16,7 @@ from grader import expectations, intake, policy, sandbox
 from grader.early import First
 from grader.job import Job
 from grader.launchers import WorkersUnavailable
-from grader.outcomes import task_of
+from grader.outcomes import is_given, task_of
 from grader.plugin import Plugin
 from grader.report import Report, Request
 from grader.result import Outcome, Status
@@ -171,7 +171,7 @@ def check_files(job: Job) -> list[str]:
         if kind == "scale":
             return job.scale
         if kind == "given":
-            return tasks is None or any(task.startswith("G") for task in tasks)
+            return tasks is None or any(map(is_given, tasks))
         return tasks is None or {"part": number, "stretch": f"S{number}"}[kind] in tasks
 
     paths = sorted(CHECKS.glob("[a-z]*.py"))

@@ -32,7 +32,7 @@ class LogDrain:
         self.head = bytearray()
         self.tail = bytearray()
         self.total = 0
-        self.heard = bytearray()
+        self.heard: bytearray | None = None
         self.thread = threading.Thread(target=self._drain, daemon=True)
         self.thread.start()
 
@@ -50,12 +50,13 @@ class LogDrain:
             self.tail = (self.tail + data[max(room, 0) :])[-LOG_EDGE:]
             self.total += len(data)
             heard = self.heard
-            heard.extend(data[: max(0, HEARD - len(heard))])
+            if heard is not None:
+                heard.extend(data[: max(0, HEARD - len(heard))])
 
     def hear(self) -> bytearray:
         """Return what a living process prints from now on, as it comes, 1 MiB at most."""
-        self.heard = bytearray()
-        return self.heard
+        self.heard = heard = bytearray()
+        return heard
 
     def text(self) -> str:
         """Return what an ended process printed, with a line that says how much was not kept."""

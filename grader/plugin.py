@@ -20,6 +20,7 @@ from grader.benches import Benches
 from grader.job import LAST_GATE, Blocked, Job
 from grader.outcomes import (
     Place,
+    is_given,
     is_required,
     lost_outcome,
     outcome,
@@ -103,7 +104,7 @@ class Plugin:
             return self.job.scale if place.gate > LAST_GATE else place.gate <= self.job.gates
         chosen = self.job.tasks
         stub = place.stub or ""
-        if stub.startswith("G") and stub not in self.given:
+        if is_given(stub) and stub not in self.given:
             return False
         return chosen is None or stub in chosen or task_of(stub) in chosen
 
