@@ -127,7 +127,7 @@ def test_the_task_files_alone_pass(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     found = result_in(tmp_path / "out")
     assert found["passed"] and statuses(found, "given") == ["passed"]
-    assert "positions.py is missing" in json.dumps(found["stretch"])
+    assert "rotary.py is missing" in json.dumps(found["stretch"])
 
 
 @pytest.mark.parametrize("depth", [1, 2])
