@@ -103,13 +103,16 @@ def checks_of(tree: Mapping[str, Any]) -> list[Check]:
     return [c for entry in [*tree["parts"], *tree["stretch"]] for c in entry["checks"]]
 
 
-def render(found: Sequence[Row], path: Path, *, complete: bool) -> Group:
+def render(
+    found: Sequence[Row], path: Path, *, complete: bool, trouble: str | None = None
+) -> Group:
     """Return the checklist, the public checks that pass, and the one next line.
 
     Args:
         found: From `rows`.
         path: The student's tree, in which lines are looked up.
         complete: Whether every task was looked at.
+        trouble: What the grader itself got wrong, if anything.
     """
     lines: list[RenderableType] = []
     task = ""
@@ -121,10 +124,11 @@ def render(found: Sequence[Row], path: Path, *, complete: bool) -> Group:
         lines += _lines(row, echo(row, found[:number]))
     every = [check for row in found for check in row.checks]
     good = sum(check["status"] == "passed" for check in every)
+    step = next_step(found, path, complete=complete, trouble=trouble)
     lines += [
         Text(),
         Text(f"public checks: {good} of {len(every)} passed"),
-        Text(f"next: {next_step(found, path, complete=complete)}", style="bold"),
+        Text(f"next: {step}", style="bold"),
     ]
     return Group(*lines)
 
@@ -183,12 +187,19 @@ def explanation(check: Check) -> list[str]:
     return lines
 
 
-def next_step(found: Sequence[Row], path: Path, *, complete: bool) -> str:
+def next_step(
+    found: Sequence[Row], path: Path, *, complete: bool, trouble: str | None = None
+) -> str:
     """Name the first thing to do: task, function, file and line.
 
     Stretch tasks are none of it, unless they were asked for: then not every task was looked at.
     """
     todo = [row for row in found if not row.done and not (row.optional and complete)]
+    ours = [row.speaks["summary"] for row in todo if row.speaks["status"] == "grader_error"]
+    trouble = trouble or next(iter(ours), None)
+    todo = [row for row in todo if row.speaks["status"] != "grader_error"]
+    if trouble and not todo:
+        return f"give the command again: the grader failed, not your code: {witness.brief(trouble)}"
     if not todo:
         if complete:
             return "all parts are done; `make grade` opens the four gates"

@@ -74,6 +74,22 @@ def _natural(text: str) -> list[tuple[str, int]]:
     return [(words, int(digits or -1)) for words, digits in pairs]
 
 
+def why_not_passed(tree: Mapping[str, Any]) -> str:
+    """Return a sentence on what keeps a result without a grader error from being passed."""
+    if not tree["complete"]:
+        return "The run did not finish."
+    todo = to_write(tree)
+    if todo:
+        return todo
+    for number, gate in enumerate(tree["gates"], 1):
+        if gate["status"] != "passed":
+            name = clean_text(gate["name"]).replace("_", " ")
+            return f"Gate {number}, {name}, is where it stopped."
+    part = next(p for p in tree["parts"] if p["status"] != "passed")
+    state = clean_text(part["summary"]) if part["status"] == "blocked" else "is still wrong"
+    return f"All four gates are passed; task {part['task']} ({part['name']}.py) {state}."
+
+
 def to_write(tree: Mapping[str, Any]) -> str:
     """Return a sentence on the tasks that are not begun and the files that are missing, or none."""
     undone = [p for p in tree["parts"] if p["status"] == "not_implemented"]

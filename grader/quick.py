@@ -53,7 +53,9 @@ def check(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> int
         with terminal.Progress(console, quiet=quiet) as progress:
             tree = referee.grade(request, progress)
     found = checklist.rows(checklist.checks_of(tree), stubs_of(lab), begun_only=tasks is None)
-    console.print(checklist.render(found, path, complete=tasks is None))
+    console.print(
+        checklist.render(found, path, complete=tasks is None, trouble=tree["grader_error"])
+    )
     if options.out is not None:
         console.print(f"full result: {options.out / 'results.json'}", soft_wrap=True)
     if tree["grader_error"]:

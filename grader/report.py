@@ -117,7 +117,7 @@ class Report:
         stretch = [self._stretch(stub, outcomes) for stub in self.settings.points.stretch]
         graded = parts + gates
         ours = [o for o in outcomes if o.status is Status.GRADER_ERROR]
-        passed = complete and all(e.status is Status.PASSED for e in graded)
+        passed = complete and not ours and all(e.status is Status.PASSED for e in graded)
         score: Fraction | None = sum((e.score for e in graded), Fraction(0))
         return {
             "schema": SCHEMA,

@@ -19,7 +19,7 @@ from grader import witness
 from grader.checklist import speaker
 from grader.figures import Figure, figures
 from grader.files import replace_file
-from grader.problems import Place, Problem, place_of, problems, to_write
+from grader.problems import Place, Problem, place_of, problems, why_not_passed
 from grader.witness import cut
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -78,6 +78,7 @@ def render(tree: Mapping[str, Any]) -> str:
         extra=[summary_row(e, cut(e["name"], 80)) for e in begun],
         stopped=next((i for i, e in enumerate(tree["gates"]) if e["status"] != "passed"), None),
         findings=findings(tree),
+        undone=[undone(e) for e in (*tree["parts"], *tree["gates"]) if e["status"] != "passed"],
         shown=[f for f in (passing(e) for e in tree["gates"]) if f.figures],
         notes=[cut(str(n), 400) for n in tree["submission"]["notes"][:MOST_NOTES]],
         environment={k: cut(str(v), 80) for k, v in tree["environment"].items()},
@@ -104,18 +105,7 @@ def sentence(tree: Mapping[str, Any]) -> str:
     """Say in one sentence how it stands."""
     if tree["grader_error"]:
         return "The grader failed, not the submission. There is no score; it has to be run again."
-    if not tree["complete"]:
-        return "The run did not finish."
-    if tree["passed"]:
-        return "Every part and all four gates are passed."
-    todo = to_write(tree)
-    if todo:
-        return todo
-    if tree["gates_passed"]:
-        return "All four gates are passed; a part is still wrong."
-    first = next(e for e in tree["gates"] if e["status"] != "passed")
-    number = tree["gates"].index(first) + 1
-    return f"Gate {number}, {title(first['name']).lower()}, is where it stopped."
+    return "Every part and all four gates are passed." if tree["passed"] else why_not_passed(tree)
 
 
 def summary_row(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -128,6 +118,14 @@ def summary_row(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
         "points": f"{entry['score']} of {entry['max_score']}",
         "summary": cut(str(entry["summary"]), 300),
     }
+
+
+def undone(entry: Mapping[str, Any]) -> str:
+    """Return why a part or gate is not passed, without the details of an error of ours."""
+    ours = entry["status"] == "grader_error"
+    return (
+        f"{title(entry['name'])}: {WORDS['grader_error'] if ours else cut(entry['summary'], 300)}"
+    )
 
 
 def findings(tree: Mapping[str, Any]) -> list[Finding]:

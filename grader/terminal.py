@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from grader.problems import flags, place_of, problems, to_write
+from grader.problems import flags, place_of, problems, why_not_passed
 from grader.result import clean_text
 from grader.witness import brief, cut
 
@@ -254,9 +254,4 @@ def _sentence(tree: Mapping[str, Any]) -> Text:
     score = f"{tree['score']} of {tree['max_score']} points"
     if tree["passed"]:
         return Text(f"Passed with {score}: every part and all four gates.", style="bold green")
-    todo = to_write(tree)
-    if todo:
-        return Text(f"{score}. {todo}", style="bold")
-    if tree["gates_passed"]:
-        return Text(f"{score}. All four gates passed; a part is still wrong.", style="bold")
-    return Text(f"{score}. Not passed yet.", style="bold")
+    return Text(f"{score}. Not passed yet. {why_not_passed(tree)}", style="bold")

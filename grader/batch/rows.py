@@ -43,7 +43,9 @@ def verdict(tree: Mapping[str, Any]) -> Row:
     """Return what a result says, without whose it is."""
     parts = [(f"task {e['task']} {e['name']}", e) for e in tree["parts"]]
     gates = [(f"gate {i} {e['name']}", e) for i, e in enumerate(tree["gates"], 1)]
-    bad = [(name, e) for name, e in parts + gates if e["status"] not in ("passed", "blocked")]
+    undone = [(name, e) for name, e in parts + gates if e["status"] != "passed"]
+    # What waits is named only where there is nothing to wait for.
+    bad = [(name, e) for name, e in undone if e["status"] != "blocked"] or undone
     stopped = next((name for name, e in gates if e["status"] != "passed"), "")
     first, how = (bad[0][0], bad[0][1]["status"]) if bad else ("", "")
     codes = dict.fromkeys(
