@@ -18,7 +18,7 @@ from pathlib import Path
 from grader import settings
 from grader.files import replace_file
 from grader.platforms.jobs import problems
-from grader.release import JUNK, ROOT, ReleaseError, starter_files
+from grader.release import ROOT, Files, ReleaseError, starter_files, tree_files
 
 NAME = "gradescope-autograder.zip"
 WORKFLOW = "github-classroom.yml"
@@ -27,37 +27,33 @@ AUTOLAB = "autolab.zip"
 TEMPLATES = "grader/templates"
 # A platform grades one submission at a time.
 WITHOUT = {"batch", "bench", "collect"}
-_DATE = (1980, 1, 1, 0, 0, 0)
+# A member's date is part of the archive's bytes.
+DATE = (1980, 1, 1, 0, 0, 0)
 
 
-def gradescope_files(root: Path = ROOT) -> dict[str, bytes]:
-    """Return the files of Gradescope's bundle by name, its two scripts at the top."""
-    return grader_files(root) | scripts(root, "gradescope")
-
-
-def prairielearn_files(root: Path = ROOT) -> dict[str, bytes]:
-    """Return the files of a course of PrairieLearn: the grader, its image, and info.json."""
-    files = scripts(root, "prairielearn")
+def build(folder: Path, root: Path = ROOT) -> dict[Path, str]:
+    """Build every bundle in a folder and return their paths, each with what it is for."""
+    inside = grader_files(root)
     home = "serverFilesCourse/transformer-lab"
-    inside = grader_files(root) | {"run.sh": files.pop("run.sh")}
-    return files | {f"{home}/{name}": content for name, content in inside.items()}
+    course = tree_files(root / TEMPLATES / "prairielearn")
+    graders = inside | {"run.sh": course.pop("run.sh")}
+    course |= {f"{home}/{name}": content for name, content in graders.items()}
+    worth = problems(settings.load(root / "lab.toml")).items()
+    listed = {"problems.txt": "".join(f"{name} {most}\n" for name, most in worth).encode()}
+    autolab = tree_files(root / TEMPLATES / "autolab") | {"autograde.tar": tar(inside | listed)}
+    write(folder / NAME, inside | tree_files(root / TEMPLATES / "gradescope"))
+    write(folder / PRAIRIELEARN, course)
+    write(folder / AUTOLAB, autolab)
+    replace_file(folder / WORKFLOW, (root / TEMPLATES / "github/grade.yml").read_bytes())
+    return {
+        folder / NAME: "for Gradescope, never for students",
+        folder / PRAIRIELEARN: "for a course of PrairieLearn, never for students",
+        folder / AUTOLAB: "for Autolab, never for students",
+        folder / WORKFLOW: "for the repository that students of GitHub Classroom start from",
+    }
 
 
-def autolab_files(root: Path = ROOT) -> dict[str, bytes]:
-    """Return the two files of an autograder of Autolab."""
-    lab = settings.load(root / "lab.toml")
-    names = "".join(f"{name} {worth}\n" for name, worth in problems(lab).items())
-    inside = grader_files(root) | {"problems.txt": names.encode()}
-    return scripts(root, "autolab") | {"autograde.tar": tar(inside)}
-
-
-def scripts(root: Path, platform: str) -> dict[str, bytes]:
-    """Return the files that are a platform's own, by name."""
-    folder = root / TEMPLATES / platform
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-def grader_files(root: Path) -> dict[str, bytes]:
+def grader_files(root: Path) -> Files:
     """Return what every autograder holds, by name.
 
     Args:
@@ -66,19 +62,19 @@ def grader_files(root: Path) -> dict[str, bytes]:
     Raises:
         ReleaseError: the solution cannot be turned into a starter.
     """
-    files = {"constraints.txt": (root / "constraints.txt").read_bytes()}
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lab = root / "lab.toml"
-    text = salted(lab.read_text(encoding="utf-8"), settings.load(lab).salt)
-    files["lab.toml"] = text.encode()
-    for path in sorted((root / "grader").rglob("*")):
-        name = path.relative_to(root)
-        if path.is_file() and not JUNK & set(name.parts) and name.parts[1] not in WITHOUT:
-            files[name.as_posix()] = path.read_bytes()
+    files = {
+        "constraints.txt": (root / "constraints.txt").read_bytes(),
+        "requirements.txt": "".join(f"{line}\n" for line in project["dependencies"]).encode(),
+        "lab.toml": salted(lab.read_text(encoding="utf-8"), settings.load(lab).salt).encode(),
+    }
+    for name, content in tree_files(root / "grader").items():
+        if name.split("/")[0] not in WITHOUT:
+            files[f"grader/{name}"] = content
     # The given files as they were handed out; the tasks' bodies stay at home.
     given = starter_files(root / "solution")
-    files |= {f"grader/original/{name}": content for name, content in given.items()}
-    files["requirements.txt"] = requirements(root)
-    return files
+    return files | {f"grader/original/{name}": content for name, content in given.items()}
 
 
 def salted(text: str, salt: str, remark: str = "of every default seed") -> str:
@@ -87,54 +83,37 @@ def salted(text: str, salt: str, remark: str = "of every default seed") -> str:
     Raises:
         ReleaseError: The file does not look as expected.
     """
-    line = f"salt = {json.dumps(salt)}  # {remark}"
+    line = f"salt = {json.dumps(salt)} # {remark}"
     changed, count = re.subn(r'(?m)^salt = ".*?".*$', lambda _: line, text)
     if count != 1:
         raise ReleaseError(f'lab.toml: expected one line salt = "...", found {count}')
     return changed
 
 
-def requirements(root: Path) -> bytes:
-    """Return what the grader needs to run, one a line."""
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return "".join(f"{line}\n" for line in project["dependencies"]).encode()
-
-
-def write(path: Path, files: dict[str, bytes]) -> None:
+def write(path: Path, files: Files) -> None:
     """Write an archive, whole or not at all; scripts can be run."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sorted(files.items()):
-            member = zipfile.ZipInfo(name, _DATE)
-            member.create_system = 3
-            member.external_attr = (0o100755 if content.startswith(b"#!") else 0o100644) << 16
+            member = zipfile.ZipInfo(name, DATE)
+            member.create_system = 3  # Unix, wherever it was built
+            member.external_attr = (0o100000 | mode(content)) << 16
             member.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(member, content)
     replace_file(path, out.getvalue())
 
 
-def tar(files: dict[str, bytes]) -> bytes:
+def tar(files: Files) -> bytes:
     """Return an archive whose members have neither owner nor date; scripts can be run."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, content in sorted(files.items()):
             member = tarfile.TarInfo(name)
-            member.size = len(content)
-            member.mode = 0o755 if content.startswith(b"#!") else 0o644
+            member.size, member.mode = len(content), mode(content)
             archive.addfile(member, io.BytesIO(content))
     return out.getvalue()
 
 
-def build(folder: Path, root: Path = ROOT) -> dict[Path, str]:
-    """Build every bundle in a folder and return their paths, each with what it is for."""
-    made = {
-        NAME: (gradescope_files, "for Gradescope, never for students"),
-        PRAIRIELEARN: (prairielearn_files, "for a course of PrairieLearn, never for students"),
-        AUTOLAB: (autolab_files, "for Autolab, never for students"),
-    }
-    for name, (files, _) in made.items():
-        write(folder / name, files(root))
-    workflow = folder / WORKFLOW
-    replace_file(workflow, (root / TEMPLATES / "github/grade.yml").read_bytes())
-    said = {folder / name: words for name, (_, words) in made.items()}
-    return said | {workflow: "for the repository that students of GitHub Classroom start from"}
+def mode(content: bytes) -> int:
+    """Return who may do what with a file: everybody may run a script."""
+    return 0o755 if content.startswith(b"#!") else 0o644

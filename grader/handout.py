@@ -12,16 +12,14 @@ import ast
 import re
 import sys
 import tempfile
-import zipfile
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from grader import bundles, compare, notebooks, settings
 from grader.engine import Referee, Request, default_seed
 from grader.expectations import Expectations
-from grader.release import JUNK, ReleaseError, starter_files
+from grader.release import ROOT, Files, ReleaseError, starter_files, tree_files
 
-ROOT = Path(__file__).resolve().parent.parent
 NAME = "transformer-lab"
 PUBLIC_SALT = "public"
 # The students' commands, and what is started by its path; the handout holds what these import.
@@ -31,22 +29,10 @@ STUDENTS = (
     "worker.py", "zygote.py", "checks/*", "platforms/command.py", "probes*.py", "templates/report*",
 )  # fmt: skip
 # They know answers, wrong trees or the solution; the commands that need them are not offered.
-WITHHELD = (
-    "batch",
-    "calibrate",
-    "kept",
-    "handout",
-    "margins",
-    "mutants",
-    "mutation",
-    "oracle",
-    "release",
-    "verify",
-)
+WITHHELD = ("batch", "calibrate", "kept", "handout", "margins", "mutants", "mutation", "oracle",
+            "release", "verify")  # fmt: skip
 TARGETS = ("help", "setup", "check", "watch", "grade", "scale", "notebooks", "clean")
 AS_THEY_ARE = ("LICENSE", "constraints.txt", ".gitignore", ".devcontainer/devcontainer.json")
-# A member's date is part of the archive's bytes.
-DATE = (1980, 1, 1, 0, 0, 0)
 PYTEST = """
 [tool.pytest.ini_options]
 addopts = ["-p", "no:cacheprovider"]
@@ -54,11 +40,9 @@ pythonpath = [".", "starter"]
 testpaths = ["tests"]
 """
 
-Files = dict[str, bytes]
-
 
 def handout_files(root: Path = ROOT) -> Files:
-    """Return the files that students get, by name.
+    """Return the files that students get, in one folder, by name.
 
     Args:
         root: a whole repository; its solution is graded once to record the public answers.
@@ -68,30 +52,21 @@ def handout_files(root: Path = ROOT) -> Files:
             a file from which the handout is made does not look as expected.
     """
     starter = starter_files(root / "solution")
-    grader = tree(root / "grader")
+    grader = tree_files(root / "grader")
     files = {name: (root / name).read_bytes() for name in AS_THEY_ARE}
-    files |= tree(root / "handout")
+    files |= tree_files(root / "handout")
     files |= {f"starter/{name}": content for name, content in starter.items()}
     files |= {f"grader/original/{name}": content for name, content in starter.items()}
     files |= {f"grader/{name}": grader[name] for name in students_modules(grader)}
     files |= {f"notebooks/{name}": c for name, c in notebooks.built(root / "notebooks").items()}
     files["notebooks/lab.py"] = (root / "notebooks" / "lab.py").read_bytes()
-    files["lab.toml"] = public_lab((root / "lab.toml").read_text(encoding="utf-8")).encode()
+    lab = (root / "lab.toml").read_text(encoding="utf-8")
+    files["lab.toml"] = bundles.salted(lab, PUBLIC_SALT, "your instructor has another").encode()
     files["Makefile"] = students_makefile((root / "Makefile").read_text(encoding="utf-8")).encode()
     project = (root / "pyproject.toml").read_text(encoding="utf-8")
     files["pyproject.toml"] = students_project(project).encode()
     files["grader/expected.safetensors"] = recorded_answers(root)
-    return files
-
-
-def tree(folder: Path) -> Files:
-    """Return the files below `folder` by name, caches and links left out."""
-    return {
-        name.as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.is_symlink()
-        and not JUNK & set((name := path.relative_to(folder)).parts)
-    }  # fmt: skip
+    return {f"{NAME}/{name}": content for name, content in files.items()}
 
 
 def students_modules(grader: Files) -> list[str]:
@@ -120,11 +95,6 @@ def _imported(name: str, source: bytes) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return {name for name in found if name.startswith("grader.")}
-
-
-def public_lab(text: str) -> str:
-    """Return lab.toml with the public salt in place of the instructor's."""
-    return bundles.salted(text, PUBLIC_SALT, "your instructor has another")
 
 
 def students_makefile(text: str) -> str:
@@ -180,26 +150,12 @@ def recorded_answers(root: Path) -> bytes:
         return path.read_bytes()
 
 
-def write_zip(files: Files, path: Path) -> None:
-    """Write the files as an archive with one folder, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.part")
-    with zipfile.ZipFile(scratch, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, content in sorted(files.items()):
-            member = zipfile.ZipInfo(f"{NAME}/{name}", DATE)
-            member.compress_type = zipfile.ZIP_DEFLATED
-            member.create_system = 3  # Unix, wherever it was built
-            member.external_attr = 0o100644 << 16
-            archive.writestr(member, content)
-    scratch.replace(path)
-
-
 def main(options: argparse.Namespace) -> int:
     """Build the handout; return 0, or 2 where the sources do not allow it."""
     path = options.out / f"{NAME}.zip"
     try:
         files = handout_files()
-        write_zip(files, path)
+        bundles.write(path, files)
         made = bundles.build(options.out)
     except (ReleaseError, OSError) as error:
         print(f"cannot release: {error}", file=sys.stderr)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ PACKAGE = "transformer"
 BEGIN = re.compile(r"( *)# BEGIN SOLUTION ([1-9]\.[1-9]|S[1-9])")
 END = re.compile(r" *# END SOLUTION")
 JUNK = {"__pycache__", ".DS_Store", ".ipynb_checkpoints"}
+Files = dict[str, bytes]
 
 
 class ReleaseError(ValueError):
@@ -57,7 +58,8 @@ def find_regions(text: str, file: str) -> list[Region]:
     functions = list(named_functions(_parse(text, file))) if marked else []
     found: dict[str, Region] = {}
     for task, first, last, indent in marked:
-        name = next((n for n, f in functions if _has_statement_within(f, first, last)), None)
+        inside = range(first, last)
+        name = next((n for n, f in functions if any(s.lineno in inside for s in f.body)), None)
         if name is None:
             raise ReleaseError(f"{file}:{first}: region {task} lies in no function")
         if name in found:
@@ -79,38 +81,39 @@ def strip(text: str, file: str) -> str:
         ReleaseError: As `find_regions`, or a region is not the whole body of its function.
     """
     regions = find_regions(text, file)
+    tree = _parse(text, file)
+    functions = dict(named_functions(tree))
     lines = text.split("\n")
     for region in reversed(regions):
-        lines[region.first - 1 : region.last] = [region.stub(file)]
-    stripped = "\n".join(lines)
-    for region in regions:
-        where = f"{file}:{region.first}: region {region.task}"
-        if not _is_stub(stripped, file, region.function):
+        function, inside = functions[region.function], range(region.first, region.last)
+        body = function.body[ast.get_docstring(function) is not None :]
+        if any(s.lineno not in inside or s.end_lineno not in inside for s in body):
+            where = f"{file}:{region.first}: region {region.task}"
             raise ReleaseError(f"{where} must hold the whole body of {region.function}")
-    names = {region.function for region in regions}
-    if _outline(stripped, file, names) != _outline(text, file, names):
-        raise ReleaseError(f"{file}: a region holds more than the body of its function")
-    return stripped
+        own = {node for statement in body for node in ast.walk(statement)}
+        others = (n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n not in own)
+        if any(statement.lineno in inside for statement in others):
+            raise ReleaseError(f"{file}: a region holds more than the body of its function")
+        lines[region.first - 1 : region.last] = [region.stub(file)]
+    return "\n".join(lines)
 
 
 def _marked(text: str, file: str) -> Iterator[tuple[str, int, int, str]]:
     """Yield task, first line, last line and indentation of each pair of markers."""
     task, first, indent = "", 0, ""
     for number, line in enumerate(text.split("\n"), start=1):
-        if "BEGIN SOLUTION" not in line and "END SOLUTION" not in line:
-            continue
         begin = BEGIN.fullmatch(line)
-        if begin is None and END.fullmatch(line) is None:
-            raise ReleaseError(f"{file}:{number}: this is no marker: {line.strip()}")
-        if begin is not None and task:
+        if begin and task:
             raise ReleaseError(f"{file}:{number}: region {begin[2]} begins inside region {task}")
-        if begin is None and not task:
-            raise ReleaseError(f"{file}:{number}: END SOLUTION closes no region")
-        if begin is not None:
+        if begin:
             indent, task, first = begin[1], begin[2], number
-        else:
+        elif END.fullmatch(line):
+            if not task:
+                raise ReleaseError(f"{file}:{number}: END SOLUTION closes no region")
             yield task, first, number, indent
             task = ""
+        elif "BEGIN SOLUTION" in line or "END SOLUTION" in line:
+            raise ReleaseError(f"{file}:{number}: this is no marker: {line.strip()}")
     if task:
         raise ReleaseError(f"{file}:{first}: region {task} is never closed")
 
@@ -131,30 +134,17 @@ def named_functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.
             yield from named_functions(child, f"{prefix}{child.name}.")
 
 
-def _has_statement_within(function: ast.FunctionDef, first: int, last: int) -> bool:
-    return any(first < s.lineno and (s.end_lineno or 0) < last for s in function.body)
+def tree_files(folder: Path) -> Files:
+    """Return the files below `folder` by name, caches and links left out."""
+    return {
+        name.as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.is_symlink()
+        and not JUNK & set((name := path.relative_to(folder)).parts)
+    }  # fmt: skip
 
 
-def _without_docstring(function: ast.FunctionDef) -> list[ast.stmt]:
-    return function.body[1:] if ast.get_docstring(function) is not None else function.body
-
-
-def _is_stub(text: str, file: str, name: str) -> bool:
-    """Tell whether the body of function `name` is one `raise`."""
-    body = _without_docstring(dict(named_functions(_parse(text, file)))[name])
-    return len(body) == 1 and isinstance(body[0], ast.Raise)
-
-
-def _outline(text: str, file: str, names: set[str]) -> str:
-    """Return the syntax tree of a source as text, without the bodies of the functions `names`."""
-    tree = _parse(text, file)
-    for name, function in named_functions(tree):
-        if name in names:
-            del function.body[len(function.body) - len(_without_docstring(function)) :]
-    return ast.dump(tree)
-
-
-def starter_files(solution: Path) -> dict[str, bytes]:
+def starter_files(solution: Path) -> Files:
     """Return the starter's files by relative name, made from the tree `solution`.
 
     Raises:
@@ -163,32 +153,24 @@ def starter_files(solution: Path) -> dict[str, bytes]:
     """
     if not (solution / PACKAGE).is_dir():
         raise ReleaseError(f"{solution}: expected a folder holding {PACKAGE}/")
-    files: dict[str, bytes] = {}
+    for path in solution.rglob("*"):
+        if path.is_symlink():
+            raise ReleaseError(f"{path.relative_to(solution)}: expected a regular file")
+    files = tree_files(solution)
     homes: dict[str, str] = {}
-    for path in sorted(solution.rglob("*")):
-        name = path.relative_to(solution)
-        if JUNK & set(name.parts) or path.is_dir():
-            continue
-        if path.is_symlink() or not path.is_file():
-            raise ReleaseError(f"{name}: expected a regular file")
-        files[name.as_posix()] = _starter_file(path, name.as_posix(), homes)
+    for name, content in files.items():
+        if name.endswith(".py"):
+            try:
+                text = content.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ReleaseError(f"{name}: expected UTF-8: {error}") from None
+            file = Path(name).name
+            for region in find_regions(text, file):
+                home = homes.setdefault(region.task, name)
+                if home != name:
+                    raise ReleaseError(f"{name}:{region.first}: task {region.task} is in {home}")
+            files[name] = strip(text, file).encode("utf-8")
     return files
-
-
-def _starter_file(path: Path, name: str, homes: dict[str, str]) -> bytes:
-    content = path.read_bytes()
-    if path.suffix != ".py":
-        return content
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ReleaseError(f"{name}: expected UTF-8: {error}") from None
-    for region in find_regions(text, path.name):
-        if homes.setdefault(region.task, name) != name:
-            raise ReleaseError(
-                f"{name}:{region.first}: task {region.task} is in {homes[region.task]}"
-            )
-    return strip(text, path.name).encode("utf-8")
 
 
 def build_starter(solution: Path, starter: Path) -> list[str]:
@@ -204,30 +186,16 @@ def build_starter(solution: Path, starter: Path) -> list[str]:
     files = starter_files(solution)
     if starter.exists() and any(starter.iterdir()) and not (starter / PACKAGE).is_dir():
         raise ReleaseError(f"{starter}: will not replace a folder that holds no {PACKAGE}/")
-    starter.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=starter.parent, prefix=f".{starter.name}.") as scratch:
-        made, old = Path(scratch, "made"), Path(scratch, "old")
-        for name, content in files.items():
-            (made / name).parent.mkdir(parents=True, exist_ok=True)
-            (made / name).write_bytes(content)
-        if starter.exists():
-            starter.rename(old)
-        try:
-            made.rename(starter)
-        except OSError:
-            old.rename(starter)
-            raise
+    shutil.rmtree(starter, ignore_errors=True)
+    for name, content in files.items():
+        (starter / name).parent.mkdir(parents=True, exist_ok=True)
+        (starter / name).write_bytes(content)
     return list(files)
 
 
 def drift(solution: Path, starter: Path) -> list[str]:
     """Return one line for each file in which `starter` differs from what would be built."""
-    wanted = starter_files(solution)
-    there = {
-        path.relative_to(starter).as_posix(): path.read_bytes()
-        for path in starter.rglob("*")
-        if path.is_file() and not JUNK & set(path.relative_to(starter).parts)
-    }
+    wanted, there = starter_files(solution), tree_files(starter)
     return (
         [f"missing: {name}" for name in sorted(wanted.keys() - there.keys())]
         + [f"not in the solution: {name}" for name in sorted(there.keys() - wanted.keys())]

@@ -254,4 +254,4 @@ def _sentence(tree: Mapping[str, Any]) -> Text:
     score = f"{tree['score']} of {tree['max_score']} points"
     if tree["passed"]:
         return Text(f"Passed with {score}: every part and all four gates.", style="bold green")
-    return Text(f"{score}. Not passed yet. {why_not_passed(tree)}", style="bold")
+    return Text(f"{score}. {why_not_passed(tree)}", style="bold")

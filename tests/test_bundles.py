@@ -76,7 +76,7 @@ def test_salt_of_the_environment_goes_along(tmp_path, monkeypatch, salt):
     monkeypatch.delenv("GRADER_SALT", raising=False)
     if salt is not None:
         monkeypatch.setenv("GRADER_SALT", salt)
-    (tmp_path / "lab.toml").write_bytes(bundles.gradescope_files()["lab.toml"])
+    (tmp_path / "lab.toml").write_bytes(bundles.grader_files(ROOT)["lab.toml"])
     found, ours = settings.load(tmp_path / "lab.toml", {}), settings.load()
     assert found == ours and found.salt == (salt or settings.load(environment={}).salt)
 

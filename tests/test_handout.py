@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load
 
-from grader import corpus, handout, patching, settings
+from grader import bundles, corpus, handout, patching, settings
 from grader.engine import Referee, Request
 from grader.expectations import Expectations
 
@@ -58,7 +58,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         while not done.exists():
             time.sleep(0.5)
         return done
-    handout.write_zip(handout.handout_files(marked_repository(home)), done)
+    bundles.write(done, handout.handout_files(marked_repository(home)))
     return done
 
 
@@ -129,7 +129,7 @@ def test_the_same_sources_make_the_same_bytes(bundle: Path, tmp_path: Path) -> N
     home = tmp_path / "elsewhere"
     home.mkdir()
     again = tmp_path / "again.zip"
-    handout.write_zip(handout.handout_files(marked_repository(home)), again)
+    bundles.write(again, handout.handout_files(marked_repository(home)))
     assert again.read_bytes() == bundle.read_bytes()
 
 
@@ -277,7 +277,7 @@ def test_settings_say_that_the_salt_is_public(unpacked: Path) -> None:
 
 def test_a_lab_without_one_salt_is_refused() -> None:
     with pytest.raises(handout.ReleaseError, match="found 0"):
-        handout.public_lab("name = 'x'\n")
+        bundles.salted("name = 'x'\n", handout.PUBLIC_SALT)
 
 
 def test_recorded_answers_name_their_seed(unpacked: Path) -> None:
@@ -290,5 +290,5 @@ def test_archive_has_one_folder_and_no_dates(bundle: Path) -> None:
     with zipfile.ZipFile(io.BytesIO(bundle.read_bytes())) as archive:
         infos = archive.infolist()
     assert {info.filename.split("/")[0] for info in infos} == {handout.NAME}
-    assert {info.date_time for info in infos} == {handout.DATE}
+    assert {info.date_time for info in infos} == {bundles.DATE}
     assert [i.filename for i in infos] == sorted(i.filename for i in infos)
