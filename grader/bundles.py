@@ -26,7 +26,7 @@ PRAIRIELEARN = "prairielearn.zip"
 AUTOLAB = "autolab.zip"
 TEMPLATES = "grader/templates"
 # A platform grades one submission at a time.
-WITHOUT = {"batch", "bench", "collect"}
+WITHOUT = {"batch", "collect"}
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
