@@ -90,9 +90,8 @@ class Configuration:
         """Return the settings that say so."""
         if self.large:
             return enlarged(lab, self.task)
-        given = lab.given if self.positions == LEARNED else "submitted"
         model = replace(lab.model, num_layers=self.num_layers)
-        return replace(lab, given=given, model=model, data=replace(lab.data, task=self.task))
+        return replace(lab, model=model, data=replace(lab.data, task=self.task))
 
 
 LEARNED = "learned"
@@ -113,14 +112,14 @@ CONFIGURATIONS = {
 
 def judging(referee: Referee) -> Callable[[Json], Json]:
     """Return what grades one task: a case, or the solution in a configuration, under one seed."""
-    lab = referee.settings
+    lab, originals = referee.settings, referee.originals
 
     def judge(task: Json) -> Json:
         made = CONFIGURATIONS[task["configuration"]] if task["configuration"] else None
         referee.adopt(made.settings(lab) if made else lab)
         parts = None if task["kind"] == "right" and task["case"] else frozenset[str]()
         with tempfile.TemporaryDirectory(prefix="grader-calibrate-") as folder:
-            path = patching.SOLUTION
+            path, referee.originals = patching.SOLUTION, originals
             if task["case"]:
                 case = corpus.read(Path(task["case"]), lab)
                 path = Path(folder, case.name)
@@ -130,6 +129,7 @@ def judging(referee: Referee) -> Callable[[Json], Json]:
                 path = Path(folder, "solution")
                 shutil.copytree(patching.SOLUTION, path)
                 tell_positions(path / "transformer" / "config.py", made.positions)
+                referee.originals = path  # config.py is given
             request = Request(
                 path, Path(folder, "out"), seed=task["seed"], gates=task["last_gate"], tasks=parts
             )

@@ -71,73 +71,36 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return patching.patched(self.base, self.edit, self.file, self.delete, words)
 
 
-class Catch(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which checks must fail, and what the first of them must say."""
-
-    caught_by: tuple[str, ...]
-    part: Word
-    code: Word
-
-
 class Wrong(Case, frozen=True, kw_only=True):
     """A submission that must fail, and be told why."""
 
     kind = "wrong"
-    caught_by: tuple[str, ...] = ()
-    part: Word | None = None
-    code: Word | None = None
-    given_submitted: Catch | None = None
-
-    @property
-    def catch(self) -> Catch | None:
-        """Return what must be found with given files graded as the original."""
-        if self.part is None or self.code is None:
-            return None
-        return Catch(self.caught_by, self.part, self.code)
+    caught_by: Annotated[tuple[str, ...], Meta(min_length=1)]
+    part: Word
+    code: Word
 
     @property
     def trains(self) -> bool:
         """Only gate 4 needs training, unless the case says otherwise."""
         if self.needs_training is None:
-            catches = [c for c in (self.catch, self.given_submitted) if c is not None]
-            return any(TRAINING_GATE in catch.caught_by for catch in catches)
+            return TRAINING_GATE in self.caught_by
         return self.needs_training
 
     def scope(self, points: PointsTable) -> Scope:
         """The stubs that must catch it; for a gate every part too, whose findings it reads."""
-        return self._scope(points, self.catch)
-
-    def scope_submitted(self, points: PointsTable) -> Scope:
-        """Return the same for the run with given files as submitted."""
-        return self._scope(points, self.given_submitted)
-
-    def _scope(self, points: PointsTable, catch: Catch | None) -> Scope:
-        if catch is None:
-            return Scope(frozenset({"1"}), 0)  # the staged tree is the solution again
-        gates = [n for n, gate in enumerate(points.gates, 1) if gate in catch.caught_by]
+        gates = [n for n, gate in enumerate(points.gates, 1) if gate in self.caught_by]
         if self.needs_training or gates:
             return Scope(None, 4 if self.needs_training else max(gates))
-        return Scope(frozenset(catch.caught_by), 0)
+        return Scope(frozenset(self.caught_by), 0)
 
     def check(self, points: PointsTable) -> None:
-        """Refuse a verdict that is incomplete or that no run could give."""
+        """Refuse a verdict that no run could give."""
         super().check(points)
-        if len({bool(self.caught_by), self.part is not None, self.code is not None}) > 1:
-            raise PatchError("caught_by", "caught_by, part and code together", "some of them")
-        if self.catch is None and self.given_submitted is None:
-            raise PatchError("caught_by", "what must catch it", "nothing")
-        for catch in (self.catch, self.given_submitted):
-            if catch is not None:
-                known("caught_by", catch.caught_by, places(points))
-                gates = [name for name in catch.caught_by if name[0].islower()]
-                if len(gates) > 1:
-                    words = "at most one gate, for the later ones wait for it"
-                    raise PatchError("caught_by", words, gates)
-        tasks = {stub.file for stub in points.stubs} | {stub.file for stub in points.stretch}
-        patched = tasks & {edit.file for edit in self.edit}
-        if self.catch is None and patched:
-            words = f"what must catch it, for {min(patched)} is patched"
-            raise PatchError("caught_by", words, "nothing")
+        known("caught_by", self.caught_by, places(points))
+        gates = [name for name in self.caught_by if name[0].islower()]
+        if len(gates) > 1:
+            words = "at most one gate, for the later ones wait for it"
+            raise PatchError("caught_by", words, gates)
 
 
 class Right(Case, frozen=True, kw_only=True):
@@ -145,7 +108,6 @@ class Right(Case, frozen=True, kw_only=True):
 
     kind = "right"
     loses: tuple[str, ...] = ()
-    given: Literal["original", "submitted"] = "original"
 
     @property
     def trains(self) -> bool:
@@ -192,7 +154,7 @@ KINDS: dict[str, type[Case]] = {kind.kind: kind for kind in (Wrong, Right, Hosti
 def places(points: PointsTable) -> set[str]:
     """Return where a check may stand: every stub id and the name of every gate."""
     ids = [stub.id for stub in points.stubs] + [stub.id for stub in points.stretch]
-    return {*ids, *(code.id for code in points.given), *points.gates}
+    return {*ids, *points.gates}
 
 
 def known(key: str, names: Collection[str], allowed: Collection[str]) -> None:

@@ -16,7 +16,7 @@ from grader import expectations, intake, policy, sandbox
 from grader.early import First
 from grader.job import Job
 from grader.launchers import WorkersUnavailable
-from grader.outcomes import is_given, task_of
+from grader.outcomes import task_of
 from grader.plugin import Plugin
 from grader.report import Report, Request
 from grader.result import Outcome, Status
@@ -46,6 +46,7 @@ class Referee:
         self.settings = settings
         self.workshop = workshop or Workshop(sandbox.choose(isolation), settings.limits)
         self.isolation = self.workshop.isolation
+        self.originals = originals()
         self.public_seed = expectations.public_seed()
         self.expectations: expectations.Expectations | None = None
         if self.public_seed is not None:
@@ -93,9 +94,7 @@ class Referee:
         try:
             staged = staged or intake.examine(request.path, self.settings)
             staged = intake.lay_out(staged, home)
-            own = self.settings.given == "original"
-            handle = intake.overlay_given if own else intake.recognise_given
-            staged = handle(staged, originals())
+            staged = intake.overlay_given(staged, self.originals)
             return self._grade(request, staged, listen)
         finally:
             shutil.rmtree(home, ignore_errors=True)
@@ -170,8 +169,6 @@ def check_files(job: Job) -> list[str]:
             return int(number) <= job.gates
         if kind == "scale":
             return job.scale
-        if kind == "given":
-            return tasks is None or any(map(is_given, tasks))
         return tasks is None or {"part": number, "stretch": f"S{number}"}[kind] in tasks
 
     paths = sorted(CHECKS.glob("[a-z]*.py"))

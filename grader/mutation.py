@@ -31,7 +31,7 @@ EQUIVALENTS = patching.ROOT / "tests" / "corpus" / "equivalents.toml"
 SEED = 0
 DOCS = patching.ROOT / "docs" / "mutants.md"
 HEADINGS = ["file", "mutants", "killed", "equivalent", "survive", "kill rate"]
-TASK_FILES = ("masks", "attention", "residual", "encoder", "decoder", "training")
+TASK_FILES = ("masks", "attention", "residual", "encoder", "decoder", "training", "kv_cache")
 
 
 @dataclass(frozen=True)

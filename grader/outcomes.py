@@ -33,7 +33,7 @@ class Place:
 
     @property
     def order(self) -> tuple[int, str]:
-        """Return the sort key: parts by task id, given code and stretch parts, then gates."""
+        """Return the sort key: parts by task id, stretch parts, then gates."""
         if self.gate:
             return (2, str(self.gate))
         stub = self.stub or ""
@@ -41,13 +41,8 @@ class Place:
 
 
 def is_required(stub: str | None) -> bool:
-    """Tell whether a stub id is that of a required task: "2.1" is, "S1" and "G4" are not."""
+    """Tell whether a stub id is that of a required task: "2.1" is, "S1" is not."""
     return (stub or "")[:1].isdigit()
-
-
-def is_given(stub: str) -> bool:
-    """Tell whether a stub id is that of given code, such as "G4"."""
-    return stub.startswith("G")
 
 
 def task_of(stub: str) -> str:

@@ -20,7 +20,6 @@ from grader.benches import Benches
 from grader.job import LAST_GATE, Blocked, Job
 from grader.outcomes import (
     Place,
-    is_given,
     is_required,
     lost_outcome,
     outcome,
@@ -28,7 +27,7 @@ from grader.outcomes import (
     task_of,
 )
 from grader.result import CheckFailed, Outcome, Status
-from grader.settings import Settings, checked_given
+from grader.settings import Settings
 from grader.student_error import StudentError
 from grader.submission import Submission
 from grader.workers import Worker, WorkerLost
@@ -75,12 +74,10 @@ class Plugin:
         points = job.settings.points
         self.files = {stub.id: stub.file for stub in points.stubs}
         self.files |= {stub.id: stub.file for stub in points.stretch}
-        self.files |= {code.id: code.file for code in points.given}
         self.functions: dict[str, set[str]] = {}
         for stub in points.stubs:
             names = {name.split(".")[0] for name in stub.functions}
             self.functions.setdefault(stub.file, set()).update(names)
-        self.given = {code.id for code in checked_given(job.settings)}
 
     # Collection -----------------------------------------------------------------------------
 
@@ -104,8 +101,6 @@ class Plugin:
             return self.job.scale if place.gate > LAST_GATE else place.gate <= self.job.gates
         chosen = self.job.tasks
         stub = place.stub or ""
-        if is_given(stub) and stub not in self.given:
-            return False
         return chosen is None or stub in chosen or task_of(stub) in chosen
 
     # Running --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 
 from grader.result import clean_text
 
-Place = tuple[str, str]  # "task", "given code" or "gate", and its name
+Place = tuple[str, str]  # "task" or "gate", and its name
 Check = Mapping[str, Any]  # of results.json, with a diagnosis
 
 
@@ -29,7 +29,7 @@ class Problem:
         words = []
         for kind, group in itertools.groupby(self.places, lambda place: place[0]):
             names = [name for _, name in group]
-            plural = "s" if len(names) > 1 and kind != "given code" else ""
+            plural = "s" if len(names) > 1 else ""
             words.append(f"{kind}{plural} {', '.join(names)}")
         return ", ".join(words)
 
@@ -42,8 +42,7 @@ class Problem:
 def place_of(entry: Mapping[str, Any], check: Check) -> Place:
     """Return where a check of an entry of results.json stands."""
     stub = str(check["stub"] or "")
-    kind = "given code" if stub.startswith("G") else "task" if stub else "gate"
-    return kind, stub or str(entry["name"])
+    return ("task", stub) if stub else ("gate", str(entry["name"]))
 
 
 def problems(checks: Iterable[tuple[Place, Check]]) -> list[Problem]:

@@ -18,7 +18,7 @@ from typing import Any
 from grader import intake, policy, sandbox
 from grader.outcomes import FILES, task_of
 from grader.result import SCHEMA, Entry, Outcome, Status, number, write_json
-from grader.settings import Settings, StretchStub, checked_given
+from grader.settings import Settings, StretchStub
 
 SCALE = ("scale_reverse", "scale_copy")
 
@@ -115,8 +115,7 @@ class Report:
         parts = [self._part(task, outcomes) for task in FILES]
         gates = [self._gate(name, outcomes) for name in self.settings.points.gates]
         stretch = [self._stretch(stub, outcomes) for stub in self.settings.points.stretch]
-        given = self._given(outcomes)
-        graded = parts + given + gates
+        graded = parts + gates
         ours = [o for o in outcomes if o.status is Status.GRADER_ERROR]
         passed = complete and all(e.status is Status.PASSED for e in graded)
         score: Fraction | None = sum((e.score for e in graded), Fraction(0))
@@ -137,7 +136,6 @@ class Report:
             "gates": [self._plain(e) for e in gates],
             "parts": [self._plain(e) for e in parts],
             "stretch": [self._plain(e) for e in stretch],
-            **({"given": [self._plain(e) for e in given]} if given else {}),
             **self._scale(outcomes),
             "integrity": {"flags": [{"code": f.code, "message": f.message} for f in self.flags]},
             "isolation": {
@@ -167,16 +165,6 @@ class Report:
     def _stretch(self, stub: StretchStub, outcomes: list[Outcome]) -> Entry:
         own = [o for o in outcomes if o.stub == stub.id]
         return self._entry(", ".join(stub.functions), stub.id, own, {stub.id: stub.points})
-
-    def _given(self, outcomes: list[Outcome]) -> list[Entry]:
-        """Return the results of given code, which earns nothing, where it is the student's."""
-        nothing = Fraction(0)
-        found = []
-        for code in checked_given(self.settings):
-            own = [o for o in outcomes if o.stub == code.id]
-            name = code.file.removesuffix(".py")
-            found.append(entry(name, code.id, own, nothing, nothing, all_passed(own)))
-        return found
 
     def _entry(
         self, name: str, task: str, own: list[Outcome], points: dict[str, Fraction]

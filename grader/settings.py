@@ -178,15 +178,6 @@ class StretchStub:
 
 
 @dataclass(frozen=True)
-class GivenCode:
-    """One piece of given code, checked where given files are graded as submitted."""
-
-    id: Annotated[str, Pattern(r"G[1-9]", "such as G1")]
-    file: FileName
-    functions: tuple[Function, ...]
-
-
-@dataclass(frozen=True)
 class PointsTable:
     """Who earns what; required stubs and gates add up to `maximum`."""
 
@@ -195,7 +186,6 @@ class PointsTable:
     gates: tuple[GateName, ...]
     stubs: tuple[Stub, ...]
     stretch: tuple[StretchStub, ...]
-    given: tuple[GivenCode, ...]
 
 
 @dataclass(frozen=True)
@@ -203,7 +193,6 @@ class Settings:
     """All of lab.toml."""
 
     name: Text
-    given: Literal["original", "submitted"]
     salt: Text
     model: Model
     data: Data
@@ -216,15 +205,6 @@ class Settings:
     limits: Limits
     staging: Staging
     points: PointsTable
-
-
-def checked_given(lab: Settings) -> list[GivenCode]:
-    """Return the given code that is graded as it was sent.
-
-    A file with a stretch task in it is the student's, whatever is done with the others.
-    """
-    theirs = {stub.file for stub in lab.points.stretch}
-    return [c for c in lab.points.given if lab.given == "submitted" or c.file in theirs]
 
 
 def enlarged(lab: Settings, task: Literal["reverse", "copy"]) -> Settings:

@@ -13,6 +13,7 @@ TASK_FILES = {
     "decoder": "5",
     "training": "6",
 }
+STUDENTS_FILES = {*TASK_FILES, "kv_cache", "rotary", "convert"}  # the last three hold stretch tasks
 
 
 class StudentError(Exception):
@@ -35,10 +36,10 @@ class StudentError(Exception):
 
     @property
     def part(self) -> str | None:
-        """Return the task file it was raised in, without `.py`, or None."""
+        """Return the student's file it was raised in, without `.py`, or None."""
         frame = self._frame()
         name = task_file(frame["file"]) if frame else ""
-        return name if name in TASK_FILES else None
+        return name if name in STUDENTS_FILES else None
 
     @property
     def while_importing(self) -> bool:
@@ -49,8 +50,8 @@ class StudentError(Exception):
         return frame is not None and frame["function"] == "<module>"
 
     def _frame(self) -> Json | None:
-        """Return the innermost frame in a task file, or else the innermost one."""
-        own = [f for f in self.frames if task_file(f["file"]) in TASK_FILES]
+        """Return the innermost frame in a file of the student's, or else the innermost one."""
+        own = [f for f in self.frames if task_file(f["file"]) in STUDENTS_FILES]
         found = own or self.frames
         return found[-1] if found else None
 

@@ -78,9 +78,7 @@ class Progress:
             self._show()
             if self.bars is None:
                 outcome = event["outcome"]
-                # "G4" of given code would read like gate 4.
-                given = (outcome.stub or "").startswith("G")
-                name = "given code" if given else outcome.stub or outcome.gate
+                name = outcome.stub or outcome.gate
                 self._line(f"{MARKS[str(outcome.status)][0]:>9}  {name}  {event['title']}")
 
     def _show(self) -> None:
@@ -187,8 +185,6 @@ def verdict(tree: Mapping[str, Any], folder: Path) -> Trimmed:
     said: dict[str, str] = {}
     rows.append(_table("Parts", tree["parts"], said))
     rows.append(_table("Gates", tree["gates"], said))
-    if any(e["status"] != "passed" for e in tree.get("given", [])):
-        rows.append(_table("Given code (no points)", tree["given"], said))
     tried = [e for e in tree["stretch"] if e["status"] not in ("not_implemented", "blocked")]
     if tried:
         rows.append(_table("Stretch (scored apart)", tried, said))
@@ -240,7 +236,7 @@ def _table(title: str, entries: list[dict[str, Any]], said: dict[str, str]) -> G
 
 def _problems(tree: Mapping[str, Any]) -> list[Any]:
     """Return each cause once, with all the places that showed it, and what to look at."""
-    entries = [*tree["parts"], *tree.get("given", []), *tree["gates"], *tree.get("scale", [])]
+    entries = [*tree["parts"], *tree["gates"], *tree.get("scale", [])]
     checks = [(place_of(e, c), c) for e in entries for c in e["checks"] if c["diagnosis"]]
     rows: list[Any] = []
     for problem in problems(checks):

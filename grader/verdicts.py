@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from grader.corpus import KINDS, Catch, Hostile
+from grader.corpus import KINDS, Hostile, Wrong
 from grader.pages import measured, table
 
 Tree = dict[str, Any]
@@ -70,7 +70,7 @@ class Result:
 
 def entries(tree: Tree) -> list[dict[str, Any]]:
     """Return every entry that holds checks, in order."""
-    return [*tree["parts"], *tree.get("given", []), *tree["stretch"], *tree["gates"]]
+    return [*tree["parts"], *tree["stretch"], *tree["gates"]]
 
 
 def checks(tree: Tree) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -95,25 +95,25 @@ def standing(tree: Tree, place: str) -> dict[str, Any]:
     return (bad or own or [{"status": "missing", "summary": "no check of it ran"}])[0]
 
 
-def compare_catch(catch: Catch, tree: Tree, result: Result) -> None:
+def compare_wrong(case: Wrong, tree: Tree, result: Result) -> None:
     """Compare a wrong submission with what must catch it, and how."""
     compare_run(tree, result)
     if tree["passed"]:
         result.problems.append("it was accepted")
     found = sorted({at for at, check in checks(tree) if check["status"] in CAUGHT})
-    for place in catch.caught_by:
+    for place in case.caught_by:
         if place not in found:
             others = ", ".join(found) or "none"
             result.problems.append(f"expected {place} to catch it, got {others}")
-    first = caught(tree, catch.caught_by[0]) or {}
+    first = caught(tree, case.caught_by[0]) or {}
     diagnosis = first.get("diagnosis") or {"part": "none", "code": "none"}
-    expected = (catch.part, catch.code)
+    expected = (case.part, case.code)
     naming = Naming(expected, (diagnosis["part"], diagnosis["code"]))
     result.namings.append(naming)
     if naming.got != expected:
         words = [f"{part}/{code}" for part, code in (expected, naming.got)]
         result.problems.append(
-            f"{catch.caught_by[0]}: expected the diagnosis {words[0]}, got {words[1]}: "
+            f"{case.caught_by[0]}: expected the diagnosis {words[0]}, got {words[1]}: "
             f"{first.get('summary', 'it did not fail')}"
         )
 

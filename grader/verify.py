@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -34,9 +34,9 @@ from grader.verdicts import (
     Result,
     accuracy,
     checks,
-    compare_catch,
     compare_hostile,
     compare_right,
+    compare_wrong,
     markdown,
     rows,
     tally,
@@ -58,7 +58,7 @@ class Judge:
         self.referee.close()
 
     def judge(self, case: Case) -> Result:
-        """Grade `case` once, or once for each handling of given files that it speaks of."""
+        """Grade `case` and compare."""
         began = time.monotonic()
         result = Result(case.name, case.kind, case.title)
         try:
@@ -74,29 +74,15 @@ class Judge:
 
     def _judge(self, case: Case, result: Result) -> None:
         if isinstance(case, Right):
-            tree = self._grade(case, case.scope(self.lab.points), given=case.given)
+            tree = self._grade(case, case.scope(self.lab.points))
             compare_right(case.loses, tree, case.trains, result)
             result.keep(tree)
         elif isinstance(case, Hostile):
             self._hostile(case, result)
         elif isinstance(case, Wrong):
-            self._wrong(case, result)
-
-    def _wrong(self, case: Wrong, result: Result) -> None:
-        points = self.lab.points
-        tree = self._grade(case, case.scope(points))
-        result.keep(tree)
-        if case.catch is not None:
-            compare_catch(case.catch, tree, result)
-        else:
-            compare_right((), tree, False, result)
-            notes = " ".join(tree["submission"]["notes"])
-            for file in sorted({edit.file for edit in case.edit}):
-                if file not in notes:
-                    result.problems.append(f"no note says that the original {file} was graded")
-        if case.given_submitted is not None:
-            tree = self._grade(case, case.scope_submitted(points), given="submitted")
-            compare_catch(case.given_submitted, tree, result)
+            tree = self._grade(case, case.scope(self.lab.points))
+            compare_wrong(case, tree, result)
+            result.keep(tree)
 
     def _hostile(self, case: Hostile, result: Result) -> None:
         isolation = self.referee.isolation
@@ -124,14 +110,13 @@ class Judge:
         case: Case,
         scope: Scope,
         *,
-        given: Literal["original", "submitted"] = "original",
         words: Mapping[str, str] | None = None,
         question_s: float | None = None,
     ) -> dict[str, Any]:
         limits = self.lab.limits
         if question_s is not None:
             limits = replace(limits, question_s=question_s)
-        self.referee.adopt(replace(self.lab, given=given, limits=limits))
+        self.referee.adopt(replace(self.lab, limits=limits))
         with tempfile.TemporaryDirectory(prefix="grader-case-") as folder:
             path = Path(folder, case.name)
             tree = patching.patched(case.base, case.edit, case.file, case.delete, words)

@@ -116,7 +116,7 @@ lab.claim("Neighbours are more alike than distant positions.", near > far)
 # the *difference* of two angles, hence the distance of two tokens.
 
 # %%
-from transformer.positions import apply_rope, rope_tables
+from transformer.rotary import apply_rope, rope_tables
 
 with lab.todo():
     torch.manual_seed(3)

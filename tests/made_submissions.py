@@ -14,7 +14,7 @@ from grader import settings
 
 LAB = settings.load()
 TASKS = ["attention.py", "decoder.py", "encoder.py", "masks.py", "residual.py", "training.py"]
-STRETCH = {"positions.py", "convert.py"}
+STRETCH = {"kv_cache.py", "rotary.py", "convert.py"}
 TREE = {f"transformer/{name}": f"# {name}\n" for name in TASKS}
 SMALL = replace(
     LAB, staging=replace(LAB.staging, max_files=7, max_file_kib=2, max_total_kib=5)

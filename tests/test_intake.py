@@ -209,10 +209,10 @@ def test_given_files_are_replaced_and_real_changes_noted(stage: Stage, tmp_path:
         "transformer/data.py": "d = 1\n",
         "transformer/convert.py": "c = 1\n",
     }
-    solved = dict.fromkeys([*TREE, "transformer/positions.py"], "# solution\n")
+    solved = dict.fromkeys([*TREE, "transformer/rotary.py"], "# solution\n")
     original = lay(tmp_path / "solution", given | solved)
     mine = TREE | {
-        "transformer/positions.py": "p = 1\n",
+        "transformer/rotary.py": "p = 1\n",
         "transformer/config.py": "\ufeffx = 1  \r\ny = 2",
         "transformer/norms.py": "n = 7\n",
         "transformer/norms/__init__.py": "n = 11\n",

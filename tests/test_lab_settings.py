@@ -62,8 +62,8 @@ def test_salt_comes_from_the_environment_first() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('given = "original"', 'given = "theirs"',
-         'lab.toml.given: expected "original" or "submitted", got \'theirs\''),
+        ('task = "reverse"', 'task = "sort"',
+         'lab.toml.data.task: expected "reverse" or "copy", got \'sort\''),
         ("\nsteps = 300", "\nsteps = 0",
          "lab.toml.recipe.steps: expected an integer >= 1, got 0"),
         ("\nsteps = 300", "\nsteps = 3e2",
@@ -113,7 +113,7 @@ def test_impossible_value_is_refused_by_name(
 
 def test_table_that_is_no_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lab.toml"
-    path.write_text('name = "x"\ngiven = "original"\nsalt = "y"\nmodel = 5\n')
+    path.write_text('name = "x"\nsalt = "y"\nmodel = 5\n')
     with pytest.raises(settings.SettingsError, match="lab.toml.model: expected a table, got 5"):
         settings.load(path)
 

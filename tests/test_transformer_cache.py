@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 
-from transformer.attention import KVCache
 from transformer.cache import CacheSlot, DecodingCache
 from transformer.config import FEED_FORWARDS, NORMS, PLACEMENTS, POSITIONS, ModelConfig
 from transformer.decoder import Decoder
+from transformer.kv_cache import KVCache
 from transformer.models import DecoderOnlyTransformer, Seq2SeqTransformer, kv_cache_elements
 
 B, G, N, K = 2, 3, 5, 7

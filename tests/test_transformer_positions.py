@@ -10,15 +10,12 @@ from transformer.config import POSITIONS, ModelConfig
 from transformer.models import DecoderOnlyTransformer, Seq2SeqTransformer
 from transformer.positions import (
     RelativeBias,
-    RotaryTables,
     SinusoidalPositions,
-    apply_rope,
     make_positions,
     relative_buckets,
-    rope_tables,
-    rotate_pairs,
     sinusoids,
 )
+from transformer.rotary import RotaryTables, apply_rope, rope_tables, rotate_pairs
 
 CONFIG = ModelConfig(vocab_size=13, max_len=7, num_layers=2)
 

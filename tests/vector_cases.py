@@ -36,7 +36,8 @@ from transformer.models import (
     kv_cache_elements,
 )
 from transformer.norms import LayerNorm, RMSNorm
-from transformer.positions import apply_rope, relative_buckets, rope_tables, rotate_pairs
+from transformer.positions import relative_buckets
+from transformer.rotary import apply_rope, rope_tables, rotate_pairs
 from transformer.training import masked_cross_entropy
 
 TOLERANCE = 1e-5

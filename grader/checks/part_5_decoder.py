@@ -16,7 +16,7 @@ from grader.parts import Case, Findings, Trial, built_on
 from grader.submission import Submission
 from grader.trials import silenced, try_modules
 
-# Which GELU a feed-forward takes is its own business (G2), and nothing to do with blocks.
+# Which GELU a feed-forward takes is its own business, and nothing to do with blocks.
 BASE = ProbeConfig(d_model=6, num_heads=2, d_ff=7, ffn="relu")
 BATCH, LENGTH, KEYS = 2, 5, 7
 # A hole among the real tokens: under a causal mask no real token sees padding at the end.

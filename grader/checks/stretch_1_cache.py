@@ -51,7 +51,7 @@ def test_append_joins_new_positions_and_keeps_the_old_cache(
     saved = {"old": first, "longer": joined(first, second),
              "longest": joined(first, second, third), "branch": joined(first, other)}  # fmt: skip
     questions = [
-        call("attention.KVCache", *first, save="old"),
+        call("kv_cache.KVCache", *first, save="old"),
         call("@old.append", *second, save="longer"),
         call("@longer.append", *third, save="longest"),
         call("@old.append", *other, save="branch"),
@@ -61,18 +61,18 @@ def test_append_joins_new_positions_and_keeps_the_old_cache(
         answers = submission.ask(*questions)
     except StudentError as error:
         if error.type == "AttributeError" and not error.frames:  # we asked, of what came back
-            fail("no_cache_returned", "attention", "what append returns is no KVCache: "
+            fail("no_cache_returned", "kv_cache", "what append returns is no KVCache: "
                  f"{error.message}.", "Look at what append promises to return.")  # fmt: skip
         raise
     for (name, wanted), answer in zip(saved.items(), answers[len(saved) :], strict=True):
         for field, want, got in zip(FIELDS, wanted, answer["values"], strict=False):
             what = f"{field} of the {name} cache"
             if name == "old" and isinstance(got, np.ndarray) and got.size > want.size:
-                fail("old_cache_changed", "attention", f"{what} has grown from {want.shape} to "
+                fail("old_cache_changed", "kv_cache", f"{what} has grown from {want.shape} to "
                      f"{got.shape}: append changed the cache that it was called on.",
                      "Another continuation may still need it. What does append promise to "
                      "return?")  # fmt: skip
-            got = tensor(got, want.shape, what, "attention", want.dtype.kind)
+            got = tensor(got, want.shape, what, "kv_cache", want.dtype.kind)
             axis = min(2, want.ndim - 1)
             old = first[FIELDS.index(field)].shape[axis]
             turned = np.roll(want, want.shape[axis] - old, axis=axis)
@@ -86,7 +86,7 @@ def test_append_joins_new_positions_and_keeps_the_old_cache(
                 suspects.append(Suspect("keys_and_values_exchanged", wanted[field == "key"],
                                         "keys and values have changed places.", "Follow each of "
                                         "the three through append."))  # fmt: skip
-            judge(got, want, what=what, part="attention", advice=WHERE, suspects=suspects)
+            judge(got, want, what=what, part="kv_cache", advice=WHERE, suspects=suspects)
     return {"caches": len(saved)}
 
 
@@ -104,10 +104,10 @@ def test_append_refuses_another_batch_head_count_or_width(
         "values unlike the keys": (key, value[..., :1], valid),
     }
     questions = [call("@cache.append", *new) for new in wrong.values()]
-    built, *answers = submission.attempt(call("attention.KVCache", *held, save="cache"), *questions)
+    built, *answers = submission.attempt(call("kv_cache.KVCache", *held, save="cache"), *questions)
     sure(built)
     for what, answer in zip(wrong, answers, strict=True):
-        must_raise(answer, "ValueError", f"append with {what}", "attention")
+        must_raise(answer, "ValueError", f"append with {what}", "kv_cache")
     return {"refused": len(wrong)}
 
 

@@ -32,19 +32,19 @@ def test_rotate_pairs_turns_every_adjacent_pair(
     """rotate_pairs turns each adjacent pair (a, b) into (-b, a), and refuses an odd width."""
     x = rng.child("x").uniform(SHAPE, -1.7, 1.7)
     want = expected("rotate_pairs", x=x)["value"]
-    (answer,), tolerance = ask(submission, call("positions.rotate_pairs", x))
+    (answer,), tolerance = ask(submission, call("rotary.rotate_pairs", x))
     what = "rotate_pairs(x)"
-    got = tensor(returned(answer, what, "positions"), want.shape, what, "positions")
+    got = tensor(returned(answer, what, "rotary"), want.shape, what, "rotary")
     first, second = np.split(x, 2, axis=-1)
-    judge(got, want, what=what, part="positions", advice=PAIRS, tolerance=tolerance, suspects=[
+    judge(got, want, what=what, part="rotary", advice=PAIRS, tolerance=tolerance, suspects=[
         Suspect("rotated_backwards", -want, "the pairs are turned the other way round.", PAIRS),
         Suspect("halves_paired", np.concatenate((-second, first), axis=-1), "number i is paired "
                 "with number i + K/2, while the tables hold the angles of neighbours.", PAIRS),
         Suspect("pairs_exchanged", np.abs(want) * np.sign(x.reshape(*SHAPE[:-1], -1, 2)[..., ::-1]
                 .reshape(x.shape)), "the pairs are exchanged without a sign.", PAIRS),
     ])  # fmt: skip
-    (odd,) = submission.attempt(call("positions.rotate_pairs", x[..., 1:]))
-    must_raise(odd, "ValueError", "rotate_pairs of an odd width", "positions")
+    (odd,) = submission.attempt(call("rotary.rotate_pairs", x[..., 1:]))
+    must_raise(odd, "ValueError", "rotate_pairs of an odd width", "rotary")
     return {"tolerance": tolerance}
 
 
@@ -60,9 +60,9 @@ def test_apply_rope_rotates_by_position_and_keeps_lengths(
         angles = np.repeat(position * BASE ** (-np.arange(0, width, 2) / width), 2, axis=1)
         cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
         what = f"apply_rope from position {offset} on"
-        (answer,), tolerance = ask(submission, call("positions.apply_rope", x, cos, sin))
+        (answer,), tolerance = ask(submission, call("rotary.apply_rope", x, cos, sin))
         want = expected("apply_rope", x=x, offset=offset, base=BASE)["value"]
-        got = tensor(returned(answer, what, "positions"), want.shape, what, "positions")
+        got = tensor(returned(answer, what, "rotary"), want.shape, what, "rotary")
         turned = expected("rotate_pairs", x=x)["value"]
         suspects = [
             Suspect("rotated_backwards", x * cos - turned * sin, "the pairs are turned the other "
@@ -74,7 +74,7 @@ def test_apply_rope_rotates_by_position_and_keeps_lengths(
         ]  # fmt: skip
         if not agrees(got, want, tolerance):
             _explain(got, x, what, suspects)
-        judge(got, want, what=what, part="positions", advice=ANGLES, suspects=suspects,
+        judge(got, want, what=what, part="rotary", advice=ANGLES, suspects=suspects,
               tolerance=tolerance)  # fmt: skip
     return {"tolerance": tolerance}
 
@@ -88,7 +88,7 @@ def _explain(got: np.ndarray, x: np.ndarray, what: str, suspects: list[Suspect])
         index = tuple(
             int(i) for i in np.unravel_index(np.abs(after - before).argmax(), after.shape)
         )
-        fail("length_not_kept", "positions",
+        fail("length_not_kept", "rotary",
              f"{what}: the vector at {index} has length {after[index]:.4g} and had "
              f"{before[index]:.4g}; a rotation keeps it.", ANGLES, {"index": index})  # fmt: skip
 

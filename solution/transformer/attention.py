@@ -1,23 +1,23 @@
 """Task 2: attention, with one head and with many.
 
-Also here, for the stretch tasks: the key/value cache (S1) and grouped heads (S2).
+At the end, for stretch task S2: grouped heads.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .cache import CacheSlot, Room, extend
+from .cache import CacheSlot
 from .checks import check_attention_inputs, check_broadcast, check_cache, check_shapes
 from .config import ModelConfig
+from .grouped import attend_from_one_token
+from .kv_cache import KVCache
 from .masks import causal_mask, combine_masks, zero_padding
-from .positions import RotaryTables
-from .softmax import softmax
+from .rotary import RotaryTables
 
 
 class Attended(NamedTuple):
@@ -62,7 +62,7 @@ def scaled_dot_product_attention(
         1. check_attention_inputs (given) raises the errors about types and shapes; the row
            without a key is yours.
         2. Scores have one row per query and one column per key: which axis must sum to 1?
-           softmax (given) works along any.
+           torch's softmax works along any.
         3. To hide a key, change its score before the softmax. What score gives weight 0?
     """
     # BEGIN SOLUTION 2.1
@@ -74,9 +74,8 @@ def scaled_dot_product_attention(
     if mask is not None:
         if not mask.any(dim=-1).all():
             raise ValueError("every query must be allowed at least one key, got a row of none")
-        # Adding 0 or -inf is masked_fill with a cheaper backward pass.
-        scores += torch.where(mask, 0.0, -math.inf)
-    weights = softmax(scores, dim=-1)
+        scores = scores.masked_fill(~mask, -math.inf)
+    weights = scores.softmax(dim=-1)
     dropped = weights if dropout is None else dropout(weights)
     return Attended(dropped @ value, weights)  # (B, H, T, K), (B, H, T, S)
     # END SOLUTION
@@ -128,110 +127,6 @@ def merge_heads(x: Tensor) -> Tensor:
         raise ValueError(f"x must have shape (B, H, T, K), got {tuple(x.shape)}")
     return x.transpose(1, 2).flatten(2)  # (B, T, H * K)
     # END SOLUTION
-
-
-def repeat_kv_heads(x: Tensor, num_heads: int) -> Tensor:
-    """Give every query head its key or value head: neighbours share one.
-
-    Args:
-        x: (B, H_kv, S, K) float.
-        num_heads: H; H_kv must divide it.
-
-    Returns:
-        (B, H, S, K) float: the first H / H_kv heads are copies of head 0, and so on.
-
-    Raises:
-        ValueError: num_heads is not divisible by H_kv.
-
-    Source: Ainslie et al. 2023, section 2.2, arxiv.org/abs/2305.13245. Task S2. Hint: copies of
-    one head stand next to each other; they do not alternate with the others.
-    """
-    # BEGIN SOLUTION S2
-    if num_heads % x.shape[1]:
-        raise ValueError(
-            f"num_heads must be divisible by the key/value heads, got {num_heads} and {x.shape[1]}"
-        )
-    return x.repeat_interleave(num_heads // x.shape[1], dim=1)
-    # END SOLUTION
-
-
-@dataclass(frozen=True)
-class KVCache:
-    """Keys and values of the tokens that one layer has already seen. It never changes.
-
-    Args:
-        key: (B, H_kv, T, K) float, rotated already where positions are rotary.
-        value: (B, H_kv, T, K) float.
-        valid: (B, T) bool, True = real token.
-        capacity: Columns to reserve when it first grows.
-        room: The storage behind the three tensors; leave it to append.
-
-    Raises:
-        TypeError: valid is not bool.
-        ValueError: Shapes that disagree.
-    """
-
-    key: Tensor
-    value: Tensor
-    valid: Tensor
-    capacity: int = 0
-    room: Room | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.valid.dtype != torch.bool:
-            raise TypeError(f"valid must be bool (True = real token), got {self.valid.dtype}")
-        if self.key.dim() != 4 or self.value.shape != self.key.shape:
-            raise ValueError(
-                "key and value must have one shape (B, H_kv, T, K), "
-                f"got {tuple(self.key.shape)} and {tuple(self.value.shape)}"
-            )
-        batch, _, length, _ = self.key.shape
-        if self.valid.shape != (batch, length):
-            raise ValueError(
-                f"valid must have shape (B, T) = {(batch, length)}, got {tuple(self.valid.shape)}"
-            )
-
-    @property
-    def length(self) -> int:
-        """T, number of positions held."""
-        return self.key.shape[2]
-
-    def append(self, key: Tensor, value: Tensor, valid: Tensor) -> KVCache:
-        """Return a cache that holds the new positions behind the present ones.
-
-        Args:
-            key: (B, H_kv, N, K) float.
-            value: (B, H_kv, N, K) float.
-            valid: (B, N) bool, True = real token.
-
-        Returns:
-            A KVCache of length T + N; this one keeps its contents.
-
-        Raises:
-            ValueError: Another batch size, number of heads or width.
-
-        Task S1. Hints:
-            1. KVCache(key, value, valid) already checks the new positions among themselves; whether
-               they go with the held ones (B, H_kv, K) is yours to check.
-            2. torch.cat along the time axis is right. Which axis is that in each tensor?
-            3. extend (given, cache.py) does the same without copying the past every time.
-        """
-        # BEGIN SOLUTION S1
-        new = KVCache(key, value, valid)
-        held, came = self.key.shape, new.key.shape
-        if (held[0], held[1], held[3]) != (came[0], came[1], came[3]):
-            raise ValueError(
-                f"new keys must have shape {(held[0], held[1], 'N', held[3])}, got {tuple(came)}"
-            )
-        (key, value, valid), room = extend(
-            (self.key, self.value, self.valid),
-            (new.key, new.value, new.valid),
-            (2, 2, 1),
-            self.room,
-            self.capacity,
-        )
-        return KVCache(key, value, valid, self.capacity, room)
-        # END SOLUTION
 
 
 class MultiHeadAttention(nn.Module):
@@ -344,7 +239,7 @@ class MultiHeadAttention(nn.Module):
         key_offset: int,
         cache: CacheSlot | None,
     ) -> tuple[Tensor, Tensor]:
-        """Rotate queries and keys by their positions, where positions are rotary (task S3).
+        """Rotate queries and keys by their positions, where these are rotary (given; task S3).
 
         Args:
             queries: (B, H, T, K) float.
@@ -364,7 +259,7 @@ class MultiHeadAttention(nn.Module):
     def remember(
         self, keys: Tensor, values: Tensor, key_valid: Tensor | None, cache: CacheSlot | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Join new keys to the remembered ones and remember them all (task S1).
+        """Join new keys to the remembered ones and remember them all (given; task S1).
 
         Args:
             keys: (B, H_kv, S, K) float.
@@ -393,7 +288,7 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None,
         score_bias: Tensor | None,
     ) -> Attended:
-        """Call scaled_dot_product_attention; query heads may share key/value heads (task S2).
+        """Call scaled_dot_product_attention (given); query heads may share key/value heads (S2).
 
         Args:
             queries: (B, H, T, K) float.
@@ -411,45 +306,33 @@ class MultiHeadAttention(nn.Module):
         check_broadcast("score_bias", score_bias, (*queries.shape[:3], keys.shape[2]))
         if self.num_kv_heads != self.num_heads:
             if queries.shape[2] == 1:
-                return self.attend_from_one_token(queries, keys, values, mask, score_bias)
+                one_token = (queries, keys, values, mask, score_bias, self.dropout)
+                return Attended(*attend_from_one_token(scaled_dot_product_attention, *one_token))
             keys = repeat_kv_heads(keys, self.num_heads)  # (B, H, S, K)
             values = repeat_kv_heads(values, self.num_heads)  # (B, H, S, K)
         return scaled_dot_product_attention(queries, keys, values, mask, score_bias, self.dropout)
 
-    def attend_from_one_token(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | None,
-        score_bias: Tensor | None,
-    ) -> Attended:
-        """Do what attend does for T = 1, without copies of the keys and values.
 
-        Heads that share keys become the rows of one head: where tokens are written one by one,
-        repeated heads would copy all that is remembered for every token.
+def repeat_kv_heads(x: Tensor, num_heads: int) -> Tensor:
+    """Give every query head its key or value head: neighbours share one.
 
-        Raises:
-            ValueError: A mask that does not fit the scores.
-        """
-        # A mask that does not fit could fit by accident once its axes mean something else.
-        check_broadcast("mask", mask, (*queries.shape[:3], keys.shape[2]))
-        rows = (self.num_kv_heads, self.num_heads // self.num_kv_heads)
+    Args:
+        x: (B, H_kv, S, K) float.
+        num_heads: H; H_kv must divide it.
 
-        def as_rows(x: Tensor | None) -> Tensor | None:
-            if x is None or x.shape[1] == 1:
-                return x
-            return x.squeeze(2).unflatten(1, rows)  # (B or 1, H_kv, H / H_kv, ...)
+    Returns:
+        (B, H, S, K) float: the first H / H_kv heads are copies of head 0, and so on.
 
-        context, weights = scaled_dot_product_attention(
-            queries.squeeze(2).unflatten(1, rows),
-            keys,
-            values,
-            as_rows(mask),
-            as_rows(score_bias),
-            self.dropout,
+    Raises:
+        ValueError: num_heads is not divisible by H_kv.
+
+    Source: Ainslie et al. 2023, section 2.2, arxiv.org/abs/2305.13245. Task S2. Hint: copies of
+    one head stand next to each other; they do not alternate with the others.
+    """
+    # BEGIN SOLUTION S2
+    if num_heads % x.shape[1]:
+        raise ValueError(
+            f"num_heads must be divisible by the key/value heads, got {num_heads} and {x.shape[1]}"
         )
-        return Attended(
-            context.flatten(1, 2).unsqueeze(2),  # (B, H, 1, K)
-            weights.flatten(1, 2).unsqueeze(2),  # (B, H, 1, S)
-        )
+    return x.repeat_interleave(num_heads // x.shape[1], dim=1)
+    # END SOLUTION

@@ -1,4 +1,4 @@
-"""Storage for decoding one token at a time (given; task S1 fills KVCache in attention.py)."""
+"""Storage for decoding one token at a time (given); task S1 is KVCache in kv_cache.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from .attention import KVCache
+    from .kv_cache import KVCache
 
 
 class Room:

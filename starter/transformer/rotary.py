@@ -1,0 +1,97 @@
+"""Task S3: rotary positions, which turn queries and keys inside attention."""
+
+import torch
+from torch import Tensor, nn
+
+
+def rope_tables(
+    length: int, width: int, offset: int = 0, base: float = 10000.0
+) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the rotary angles.
+
+    Both columns of pair i hold the angle position * base ** (-2 i / K).
+
+    Args:
+        length: T, number of positions.
+        width: K, even.
+        offset: The first position.
+        base: Base of the angles.
+
+    Returns:
+        Cosine and sine, (T, K) float32 each.
+
+    Raises:
+        ValueError: Odd width, negative length or negative offset.
+    """
+    if width < 2 or width % 2:
+        raise ValueError(f"rotary positions need an even width of at least 2, got {width}")
+    if length < 0 or offset < 0:
+        raise ValueError(f"length and offset must not be negative, got {length} and {offset}")
+    position = torch.arange(offset, offset + length, dtype=torch.float32)
+    frequency = base ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
+    angles = (position[:, None] * frequency).repeat_interleave(2, dim=1)  # (T, K)
+    return angles.cos(), angles.sin()
+
+
+def rotate_pairs(x: Tensor) -> Tensor:
+    """Turn every adjacent pair of the last axis by a quarter: (a, b) becomes (-b, a).
+
+    Args:
+        x: (..., K) float, K even.
+
+    Returns:
+        (..., K) float.
+
+    Raises:
+        ValueError: K is odd.
+
+    Source: Su et al. 2021, eq. 34, arxiv.org/abs/2104.09864. Task S3. Hint: unflatten the last
+    axis into pairs.
+    """
+    raise NotImplementedError("task S3: write rotate_pairs in rotary.py")
+
+
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate every pair of x by the angle of its position.
+
+    Args:
+        x: (..., T, K) float.
+        cos: (T, K) float32, from rope_tables.
+        sin: (T, K) float32, from rope_tables.
+
+    Returns:
+        (..., T, K) in the dtype of x.
+
+    Source: Su et al. 2021, eq. 34, arxiv.org/abs/2104.09864. Task S3. Hint: a rotation by an
+    angle mixes x itself and x turned by a quarter.
+    """
+    raise NotImplementedError("task S3: write apply_rope in rotary.py")
+
+
+class RotaryTables(nn.Module):
+    """The rotary angles of one attention layer, computed in advance.
+
+    Args:
+        width: K, even.
+        max_len: Positions computed in advance; later ones are computed when they are met.
+        base: Base of the angles.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, width: int, max_len: int, base: float) -> None:
+        super().__init__()
+        self.base = base
+        cos, sin = rope_tables(max_len, width, base=base)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self, x: Tensor, offset: int) -> Tensor:
+        """Rotate x (B, H, T, K), whose first token stands at position offset."""
+        length, width = x.shape[-2:]
+        if offset + length <= self.cos.shape[0]:
+            positions = slice(offset, offset + length)
+            return apply_rope(x, self.cos[positions], self.sin[positions])
+        cos, sin = rope_tables(length, width, offset, self.base)
+        return apply_rope(x, cos.to(x.device), sin.to(x.device))
