@@ -22,8 +22,7 @@ from typing import Any
 from bench.options import parse
 from grader import arguments, settings
 from grader.batch import command, keys
-from grader.batch.task import unpack, untimed
-from grader.batch.view import Who, texts
+from grader.batch.task import Who, texts, unpack, untimed
 from grader.bench.rounds import ROOT, tell
 from grader.engine import Referee, Request
 
