@@ -26,7 +26,8 @@ from grader import corpus, margins, patching, settings
 from grader.batch import keys
 from grader.engine import Referee
 from grader.kept import kept, task_key, verified
-from grader.pool import Pool, answered, serve, shown
+from grader.pool import Pool, answered, serve
+from grader.progress import shown
 from grader.report import Request
 from grader.settings import Settings, enlarged
 

@@ -24,7 +24,8 @@ from grader.engine import Referee, Request
 from grader.expectations import Expectations
 from grader.mutants import Mutant
 from grader.pages import measured, table
-from grader.pool import Pool, answered, serve, shown
+from grader.pool import Pool, answered, serve
+from grader.progress import shown
 from grader.result import write_json
 
 EQUIVALENTS = patching.ROOT / "tests" / "corpus" / "equivalents.toml"

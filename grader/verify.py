@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -28,6 +27,7 @@ from grader.corpus import Case, Hostile, Right, Scope, Wrong
 from grader.engine import Referee, Request
 from grader.intake import IntakeError
 from grader.pool import Pool, serve
+from grader.progress import Shown
 from grader.result import write_json
 from grader.verdicts import (
     HEADINGS,
@@ -168,20 +168,15 @@ def main(options: argparse.Namespace) -> int:
     share, shares = options.shard
     cases = cases[share - 1 :: shares]
     console = Console(highlight=False)
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    ) as progress:  # fmt: skip
-        bar = progress.add_task("judging", total=len(cases))
+    with Shown("judging", len(cases), console) as progress:
 
         def heard(result: Result) -> None:
-            progress.advance(bar)
+            progress.step()
             name = f"{result.kind}/{result.name}"
             if result.problems or not console.is_terminal:
-                line = f"{result.verdict:>11}  {name}  {result.seconds:.1f} s"
-                console.print(Text(line), soft_wrap=True)
+                progress.say(f"{result.verdict:>11}  {name}  {result.seconds:.1f} s")
             for problem in result.problems:
-                console.print(Text(f"{'':>11}  {problem}", style="red"), soft_wrap=True)
+                progress.say(f"{'':>11}  {problem}", "red")
 
         began = time.monotonic()
         results = judge_all(cases, options.isolation, options.jobs, heard)

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from grader import mutation, pool
+from grader import mutation
 from grader.mutants import Mutant
 from grader.mutation import Fate
 
@@ -31,16 +31,6 @@ def test_page_counts_the_killers_and_names_the_survivors():
     assert "| 1.2 | 2 |" in page
     assert "- training.py, line 90: `6.4: 1.0 -> 2.0`" in page
     assert "None survives." in mutation.markdown(FATES[:3], KNOWN)
-
-
-def test_long_work_says_how_far_it_is_where_there_is_no_terminal(monkeypatch):
-    text = io.StringIO()
-    clock = iter([0.0, 20.0, 40.0, 60.0])
-    monkeypatch.setattr(pool.time, "monotonic", lambda: next(clock))
-    console = Console(file=text, width=80)
-    answers = [{"n": 1}, {"n": 2}, {"n": 3}]
-    assert list(pool.shown(iter(answers), "mutants", 3, console)) == answers
-    assert text.getvalue() == "mutants: 2 of 3, 0 min left\n"
 
 
 def test_fates_stand_in_the_order_of_their_mutants_whichever_ends_first(monkeypatch):
