@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from grader import corpus, mutation, patching, settings
-from grader.containment import Traps
 from grader.corpus import Case, CorpusError, Wrong
 from grader.pool import Pool
-from grader.verdicts import (
+from grader.traps import Traps
+from grader.verify import (
     Naming,
     Result,
     accuracy,
@@ -25,10 +25,10 @@ from grader.verdicts import (
     compare_right,
     compare_wrong,
     markdown,
+    result_of,
     rows,
     tally,
 )
-from grader.verify import result_of
 
 LAB = settings.load()
 CASES = corpus.load(LAB)
