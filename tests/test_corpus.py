@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from grader import corpus, mutation, patching, settings
+from grader import corpus, mutants, patching, settings
 from grader.corpus import Case, CorpusError, Wrong
 from grader.pool import Pool
 from grader.traps import Traps
@@ -453,5 +453,5 @@ def test_verify_refuses_what_it_cannot_do(arguments: list[str], message: str) ->
 
 @pytest.mark.slow
 def test_every_equivalent_is_a_mutant_of_the_solution() -> None:
-    made = {f"{m.file} {m.key}" for m in mutation.all_mutants(list(mutation.TASK_FILES))}
-    assert set(mutation.equivalents()) - made == set()
+    made = {f"{m.file} {m.key}" for m in mutants.all_mutants(list(mutants.TASK_FILES))}
+    assert set(mutants.equivalents()) - made == set()
