@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import copy
 import os.path
 import re
 import tempfile
@@ -119,28 +118,27 @@ def mutants(file: str, text: str) -> Iterator[Mutant]:
     spans = regions(text)
     # The words of an error message are nobody's mistake.
     words = {id(n) for r in ast.walk(tree) if isinstance(r, ast.Raise) for n in ast.walk(r)}
+    places = places_of(tree)
     seen = set()
-    statements = statements_of(tree)
-    for index, node in enumerate(ast.walk(tree)):
+    for node in ast.walk(tree):
         line = 0 if id(node) in words else getattr(node, "lineno", 0)
         stub = next((s for s, first, last in spans if first < line < last), None)
         if stub is None:
             continue
-        for change in changes(node):
-            changed = copy.deepcopy(tree)
-            twins = list(ast.walk(changed))
-            twin, shown = twins[index], twins[statements[index]]
-            before = ast.unparse(shown)
-            replaced = change(twin)
-            if replaced is not None:
-                replace(changed, twin, replaced)
-                shown = replaced if shown is twin else shown
-            after = ast.unparse(ast.fix_missing_locations(shown))
-            text = ast.unparse(ast.fix_missing_locations(changed))
-            found = Mutant(file, stub, line, *shortened(before, after), text)
-            if before != after and found.text not in seen:
-                seen.add(found.text)
-                yield found
+        statement = node
+        while not isinstance(statement, ast.stmt):
+            statement = places[id(statement)].parent
+        before = ast.unparse(statement)
+        for owner, field, value in changes(node, places[id(node)]):
+            kept = getattr(owner, field)
+            setattr(owner, field, value)
+            # A statement that has been replaced stands nowhere any more.
+            after = "pass" if node is statement and owner is not node else ast.unparse(statement)
+            changed = ast.unparse(tree)
+            setattr(owner, field, kept)
+            if before != after and changed not in seen:
+                seen.add(changed)
+                yield Mutant(file, stub, line, *shortened(before, after), changed)
 
 
 def shortened(before: str, after: str) -> tuple[str, str]:
@@ -156,111 +154,93 @@ def shortened(before: str, after: str) -> tuple[str, str]:
     )  # fmt: skip
 
 
-def statements_of(tree: ast.AST) -> list[int]:
-    """Return for every node, in the order of `ast.walk`, where its innermost statement stands."""
-    nodes = list(ast.walk(tree))
-    places = {id(node): place for place, node in enumerate(nodes)}
-    found = list(range(len(nodes)))
-    for place, node in enumerate(nodes):  # a parent comes before its children
-        for child in ast.iter_child_nodes(node):
-            own = places[id(child)]
-            found[own] = own if isinstance(child, ast.stmt) else found[place]
-    return found
+# A node, one of its fields, and what this field holds after the change.
+Change = tuple[ast.AST, str, object]
 
 
-def replace(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:
-    """Put `new` where `old` stands."""
-    for parent in ast.walk(tree):
-        for name, value in ast.iter_fields(parent):
-            if value is old:
-                setattr(parent, name, new)
-            elif isinstance(value, list):
-                value[:] = [new if item is old else item for item in value]
+@dataclass(frozen=True)
+class Place:
+    """Where a node stands: in a field of its parent, or in a list there."""
+
+    parent: ast.AST
+    field: str
+    item: int
+
+    def put(self, new: ast.AST) -> Change:
+        """Return the change that puts `new` there."""
+        held = getattr(self.parent, self.field)
+        if isinstance(held, list):
+            new = [*held[: self.item], new, *held[self.item + 1 :]]  # type: ignore[assignment]
+        return self.parent, self.field, new
 
 
-Change = Callable[[ast.AST], ast.AST | None]
+def places_of(tree: ast.AST) -> dict[int, Place]:
+    """Return where every node below `tree` stands, by its id."""
+    return {
+        id(child): Place(parent, name, item)
+        for parent in ast.walk(tree)
+        for name, held in ast.iter_fields(parent)
+        for item, child in enumerate(held if isinstance(held, list) else [held])
+    }
 
 
-def changes(node: ast.AST) -> Iterator[Change]:
-    """Yield what can be done to a node: each edits it in place, or returns its replacement."""
-    yield from _operators(node)
-    if isinstance(node, ast.Constant):
-        yield from _constants(node)
-    elif isinstance(node, ast.Call):
-        yield from _calls(node)
-    elif isinstance(node, (ast.Name, ast.Attribute)):
-        yield from _names(node)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.Invert, ast.USub)):
-        yield lambda twin: twin.operand  # type: ignore[attr-defined]
-    elif isinstance(node, ast.If):
-        yield lambda twin: _set(twin, test=ast.Constant(True))
-        yield lambda twin: _set(twin, test=ast.Constant(False))
-    elif isinstance(node, (ast.Assign, ast.AugAssign, ast.Expr)):
-        yield lambda twin: ast.Pass()
-    elif isinstance(node, ast.Tuple) and len(node.elts) == 2:
-        yield lambda twin: _set(twin, elts=twin.elts[::-1])  # type: ignore[attr-defined]
-
-
-def _set(node: ast.AST, **fields: object) -> None:
-    for name, value in fields.items():
-        setattr(node, name, value)
-
-
-def _operators(node: ast.AST) -> Iterator[Change]:
+def changes(node: ast.AST, place: Place) -> Iterator[Change]:
+    """Yield what can be done to a node that stands in `place`."""
     if isinstance(node, (ast.BinOp, ast.BoolOp, ast.AugAssign)):
         for kind in SWAPS.get(type(node.op), []):
-            yield lambda twin, kind=kind: _set(twin, op=kind())  # type: ignore[misc]
+            yield node, "op", kind()
     if isinstance(node, ast.BinOp):
-        yield lambda twin: twin.left  # type: ignore[attr-defined]
-        yield lambda twin: twin.right  # type: ignore[attr-defined]
-    if isinstance(node, ast.Compare):
+        yield place.put(node.left)
+        yield place.put(node.right)
+    elif isinstance(node, ast.Compare):
         for kind in SWAPS.get(type(node.ops[0]), []):
-            yield lambda twin, kind=kind: _set(twin, ops=[kind()])  # type: ignore[misc]
+            yield node, "ops", [kind()]
+    elif isinstance(node, ast.Constant):
+        yield from ((node, "value", value) for value in _constants(node.value))
+    elif isinstance(node, ast.Call):
+        yield from _calls(node, place)
+    elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+        field = "id" if isinstance(node, ast.Name) else "attr"
+        name = getattr(node, field)
+        for family in LOOKALIKES:
+            if name in family:
+                yield from ((node, field, other) for other in family if other != name)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.Invert, ast.USub)):
+        yield place.put(node.operand)
+    elif isinstance(node, ast.If):
+        yield node, "test", ast.Constant(True)
+        yield node, "test", ast.Constant(False)
+    elif isinstance(node, (ast.Assign, ast.AugAssign, ast.Expr)):
+        yield place.put(ast.Pass())
+    elif isinstance(node, ast.Tuple) and len(node.elts) == 2:
+        yield node, "elts", node.elts[::-1]
 
 
-def _constants(node: ast.Constant) -> Iterator[Change]:
-    if isinstance(node.value, bool):
-        yield lambda twin: _set(twin, value=not twin.value)  # type: ignore[attr-defined]
-    elif isinstance(node.value, int):
-        yield lambda twin: _set(twin, value=twin.value + 1)  # type: ignore[attr-defined]
-        yield lambda twin: _set(twin, value=twin.value - 1)  # type: ignore[attr-defined]
-    elif isinstance(node.value, float):
-        yield lambda twin: _set(twin, value=twin.value * 2 + 1)  # type: ignore[attr-defined]
+def _constants(value: object) -> Iterator[object]:
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield value + 1
+        yield value - 1
+    elif isinstance(value, float):
+        yield value * 2 + 1
 
 
-def _calls(node: ast.Call) -> Iterator[Change]:
+def _calls(node: ast.Call, place: Place) -> Iterator[Change]:
     if len(node.args) == 1 and not node.keywords:
-        yield lambda twin: twin.args[0]  # type: ignore[attr-defined]
+        yield place.put(node.args[0])
     if isinstance(node.func, ast.Attribute):
-        yield lambda twin: twin.func.value  # type: ignore[attr-defined]
-    for place in range(len(node.keywords)):
-        yield lambda twin, place=place: _drop(twin.keywords, place)  # type: ignore[misc]
-        if not isinstance(node.keywords[place].value, ast.Constant):
-            yield lambda twin, place=place: _set(  # type: ignore[misc]
-                twin.keywords[place], value=ast.Constant(None)
-            )
-    for place in range(len(node.args)):
-        if len(node.args) > 1:
-            yield lambda twin, place=place: _fill(twin.args, place)  # type: ignore[misc]
+        yield place.put(node.func.value)
+    for number, keyword in enumerate(node.keywords):
+        yield node, "keywords", node.keywords[:number] + node.keywords[number + 1 :]
+        if not isinstance(keyword.value, ast.Constant):
+            yield keyword, "value", ast.Constant(None)
+    if len(node.args) > 1:
+        for number in range(len(node.args)):
+            others = node.args[number + 1 :]
+            yield node, "args", [*node.args[:number], ast.Constant(None), *others]
     if len(node.args) == 2:
-        yield lambda twin: _set(twin, args=twin.args[::-1])  # type: ignore[attr-defined]
-
-
-def _drop(items: list[ast.keyword], place: int) -> None:
-    del items[place]
-
-
-def _fill(items: list[ast.expr], place: int) -> None:
-    items[place] = ast.Constant(None)
-
-
-def _names(node: ast.Name | ast.Attribute) -> Iterator[Change]:
-    field = "id" if isinstance(node, ast.Name) else "attr"
-    name = getattr(node, field)
-    for family in LOOKALIKES:
-        for other in family:
-            if name in family and other != name and isinstance(node.ctx, ast.Load):
-                yield lambda twin, other=other: _set(twin, **{field: other})  # type: ignore[misc]
+        yield node, "args", node.args[::-1]
 
 
 # Grading them ----------------------------------------------------------------------------------
@@ -301,9 +281,9 @@ def equivalents() -> dict[str, str]:
 
 def fate_of(referee: Referee, mutant: Mutant, folder: Path) -> Fate:
     """Grade one mutant, the cheapest checks first; every mutant is asked the same questions."""
-    tree = dict(patching.base_files("solution"))
+    tree = patching.patched("solution", [])
     tree[f"transformer/{mutant.file}"] = mutant.text.encode()
-    patching.write(tree, folder)  # type: ignore[arg-type]
+    patching.write(tree, folder)
     stub, task = frozenset({mutant.stub}), frozenset({mutant.stub.split(".")[0]})
     for tasks, gates in ((stub, 0), (task, 0), (None, 3), (None, 4)):
         request = Request(folder, None, tasks=tasks, gates=gates, seed=SEED)
