@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -146,7 +145,7 @@ def watch() -> Iterator[dict[str, float]]:
                 yield {"watch": wait_for("task ") - began}
                 wait_for("everything:")
         finally:
-            watching.send_signal(signal.SIGINT)
+            watching.terminate()
             watching.communicate(timeout=30)
 
 
