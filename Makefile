@@ -60,7 +60,7 @@ calibrate: setup ## measure how far every threshold is from right and wrong
 	@$(VENV) -m grader calibrate --write-docs
 
 bench: setup ## measure speed and memory against the targets (CHECK=1 fails on a missed one)
-	@$(VENV) -m grader.bench $(if $(CHECK),--check)
+	@$(VENV) -m bench $(if $(CHECK),--check)
 
 format: setup ## format the code and mend what lint can mend
 	@$(VENV) -m ruff check --fix

@@ -1,241 +1,211 @@
-"""Grading the solution with warm workers: where the time goes, and what it takes in memory."""
+"""The grader as its users run it: single grades, classes, watch, endless loops, memory, tests."""
 
 from __future__ import annotations
 
-import statistics
+import contextlib
+import itertools
+import json
+import shutil
+import subprocess
+import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from bench.options import parse
-from grader import engine, sandbox, settings
-from grader.bench.rounds import ROOT, tell
-from grader.launchers import Launcher, Started
-from grader.submission import call
+from bench import ROOT
+from bench.timing import MeasurementFailed, interleave, process, seconds
+from grader import settings
+from grader.engine import Referee, Request
+from transformer.config import LAB, LAB_RECIPE
+from transformer.data import sequence_batches
+from transformer.models import Seq2SeqTransformer
+from transformer.training import train
 
+PYTHON = sys.executable
 SOLUTION = ROOT / "solution"
+COLD_ROUNDS, WARM_ROUNDS, SAVES, MEMORY_ROUNDS = 5, 5, 12, 3
+JOBS = 2
+PACE_ROUNDS, CORRECT, MIXED = 3, 20, 40
 SAMPLE_S = 0.05
-FORKS = 20
+PAUSE_S = 0.3  # a person looks up between two saves
+
+ONE_STEP = """
+import torch
+layer = torch.nn.Linear(2, 2)
+optimizer = torch.optim.AdamW(layer.parameters())
+layer(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+"""
+# A file, a line of it, and the loop without end that is put before that line.
+ENDLESS = (
+    ("training.py", "    for batch in batches:\n", "    while True:\n        pass\n"),
+    # Gate 3 alone takes gradients through two blocks.
+    ("encoder.py", "        for block in self.blocks:\n",
+     "        while x.requires_grad and len(self.blocks) == 2:\n            pass\n"),
+)  # fmt: skip
 
 
-class Metered:
-    """A launcher that knows its living workers and what the ended ones have computed."""
-
-    def __init__(self, launcher: Launcher) -> None:
-        """Pass everything on to `launcher`."""
-        self.launcher = launcher
-        self.living: set[int] = set()
-        self.computed = 0.0
-
-    def launch(self, plan: sandbox.Plan, tree: Path) -> Started:
-        """Start a worker."""
-        started = self.launcher.launch(plan, tree)
-        self.living.add(started.pid)
-        return started
-
-    def end(self, pid: int) -> None:
-        """Note the worker's processor time, then end it."""
-        try:
-            used = psutil.Process(pid).cpu_times()
-            self.computed += used.user + used.system
-        except psutil.Error:
-            pass
-        self.living.discard(pid)
-        self.launcher.end(pid)
-
-    def __getattr__(self, name: str) -> Any:
-        """Pass the rest on."""
-        return getattr(self.launcher, name)
+def lines() -> Iterator[dict[str, float]]:
+    """Yield the lines of Python in grader/."""
+    files = (ROOT / "grader").rglob("*.py")
+    yield {"lines": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)}
 
 
-class Watch:
-    """Listens to one grading and times its training, from the first draw to the last."""
-
-    def __init__(self) -> None:
-        """Have heard nothing."""
-        self.draws: list[float] = []
-
-    def __call__(self, event: dict[str, Any]) -> None:
-        """Take one event."""
-        if event["kind"] == "progress" and event.get("what") == "training steps":
-            self.draws.append(time.perf_counter())
-
-    @property
-    def training(self) -> float:
-        """Return the seconds of the training; the last step, seen by nobody, counts as a mean."""
-        count = len(self.draws) - 1
-        return (self.draws[-1] - self.draws[0]) * (count + 1) / count
+def cold_grade() -> Iterator[dict[str, float]]:
+    """Yield a whole grade of the solution / a bare process with one AdamW step."""
+    with tempfile.TemporaryDirectory() as out:
+        ours = process(PYTHON, "-m", "grader", "grade", SOLUTION, "--quiet", "--out", out)
+        bare = process(PYTHON, "-c", ONE_STEP)
+        for taken in interleave({"ours": ours, "bare": bare}, COLD_ROUNDS):
+            yield {"cold_grade": taken["ours"] / taken["bare"]}
 
 
-class Grader:
-    """A referee with warm workers and a folder for its results."""
-
-    def __init__(self, referee: engine.Referee, out: Path) -> None:
-        """Use `referee`; write below `out`."""
-        self.referee = referee
-        self.out = out
-        self.meter = Metered(referee.workshop.launcher)
-        referee.workshop.launcher = self.meter
-        self.watch = Watch()
-
-    def grade(self, tasks: frozenset[str] | None = None, ahead: bool = False) -> dict[str, Any]:
-        """Grade the solution, or its parts alone, and return the result.
-
-        `ahead`: let gate 4 train while the other checks run, as `python -m grader grade` does.
-
-        Raises:
-            SystemExit: it did not pass; what fails early is no measurement.
-        """
-        self.watch = Watch()
-        gates = 4 if tasks is None else 0
-        request = engine.Request(path=SOLUTION, out=self.out, tasks=tasks, gates=gates, ahead=ahead)
-        tree = self.referee.grade(request, self.watch)
-        entries = tree["parts"] + tree["gates"]
-        wanted = [e for e in entries if tasks is None or e.get("task") in tasks]
-        bad = [f"{e['name']}: {e['summary']}" for e in wanted if e["status"] != "passed"]
-        if bad or tree["grader_error"]:
-            raise SystemExit(f"the solution does not pass: {(bad or [tree['grader_error']])[0]}")
-        return tree
-
-    def whole(self, rounds: int) -> Iterator[dict[str, float]]:
-        """Yield the seconds of complete gradings, and of what they are made of.
-
-        Each round grades twice: one thing after the other, which tells how long each takes, and as
-        the command does, from which the training is taken off that had a core to itself.
-        """
-        self.grade()
-        for _ in range(rounds):
-            computed, began = self.meter.computed, time.perf_counter()
-            tree = self.grade()
-            wall, training = time.perf_counter() - began, self.watch.training
-            computed_alone = self.meter.computed - computed
-            began = time.perf_counter()
-            self.grade(ahead=True)
-            side_by_side = time.perf_counter() - began
-            found = {
-                "wall": wall,
-                "side_by_side": side_by_side,
-                "training": training,
-                "in_turn": wall - training,
-                "without_training": side_by_side - training,
-                "overhead": wall - computed_alone,
-                "gates": sum(gate["seconds"] for gate in tree["gates"][:3]),
-            }
-            found |= {f"part_{p['task']}": p["seconds"] for p in tree["parts"]}
-            yield found | {f"gate_{i}": g["seconds"] for i, g in enumerate(tree["gates"], 1)}
-
-    def parts(self, rounds: int) -> Iterator[dict[str, float]]:
-        """Yield the seconds of looking at each part alone, report and all, and of the slowest."""
-        self.grade(frozenset({"1"}))
-        for _ in range(rounds):
-            found = {}
-            for task in sorted({stub.task for stub in self.referee.settings.points.stubs}):
-                began = time.perf_counter()
-                self.grade(frozenset({task}))
-                found[f"part_{task}"] = time.perf_counter() - began
-            yield found | {"slowest": max(found.values())}
-
-    def forks(self, rounds: int) -> Iterator[dict[str, float]]:
-        """Yield the median seconds from asking for a worker to its first answer."""
-        workshop = self.referee.workshop
-        question = call("masks.padding_mask", [[1]], 0).to_json()
-        workshop.worker(SOLUTION).close()
-        for _ in range(rounds):
-            taken = []
-            for _ in range(FORKS):
-                began = time.perf_counter()
-                worker = workshop.worker(SOLUTION)
-                worker.ask([question])
-                taken.append(time.perf_counter() - began)
-                worker.close()
-            yield {"first_answer": statistics.median(taken)}
-
-    def many(self, rounds: int) -> Iterator[dict[str, float]]:
-        """Yield the seconds that 1, 2, 3, ... gradings in a row have taken together."""
-        self.grade()
-        total = 0.0
-        first = 0.0
-        for number in range(1, rounds + 1):
-            began = time.perf_counter()
-            self.grade()
-            total += time.perf_counter() - began
-            first = first or total
-            yield {"submissions": number, "taken": total, "ideal": number * first}
-
-    def memory(self, rounds: int) -> Iterator[dict[str, float]]:
-        """Yield the largest memory seen while grading, of all processes and of one worker."""
-        self.grade()
-        for _ in range(rounds):
-            with Sampler(self.meter) as sampler:
-                self.grade()
-            yield {"together": sampler.together, "private": sampler.private}
+def copy_of_solution(folder: Path, number: int) -> Path:
+    """Write a solution that differs from all others by a comment, and return its package."""
+    package = folder / f"student{number:02}" / "transformer"
+    shutil.copytree(SOLUTION / "transformer", package)
+    with open(package / "masks.py", "a", encoding="utf-8") as file:
+        file.write(f"# {number}\n")
+    return package
 
 
-class Sampler:
-    """Reads the memory of this process and all below it, over and over.
+def grade_class(source: Path) -> tuple[float, float]:
+    """Grade a class; return the wall seconds, and those of each submission added up."""
+    with tempfile.TemporaryDirectory() as out:
+        batch = process(
+            PYTHON, "-m", "grader", "batch", source, "--out", out, "--quiet", "--jobs", str(JOBS)
+        )
+        wall = seconds(batch)
+        rows = Path(out, "timings.csv").read_text(encoding="utf-8").splitlines()[1:]
+    return wall, sum(float(row.rpartition(",")[2]) for row in rows)
 
-    `together` adds up proportional sizes, so that a page that several share counts once;
-    `private` is what a worker has for itself alone, beyond the zygote it was forked from.
+
+def class_pace() -> Iterator[dict[str, float]]:
+    """Yield the seconds of a correct submission on its process / those of 300 bare steps."""
+    batches = list(sequence_batches("reverse", steps=300, batch_size=128, seed=0))
+
+    def bare() -> None:
+        train(Seq2SeqTransformer(LAB), iter(batches), LAB_RECIPE)
+
+    with tempfile.TemporaryDirectory() as source:
+        for number in range(CORRECT):
+            copy_of_solution(Path(source), number)
+        subjects: dict[str, Callable[[], object]] = {"bare": bare}
+        subjects["class"] = partial(grade_class, Path(source))
+        for taken in interleave(subjects, PACE_ROUNDS, warm_up=0):
+            yield {"class_pace": taken["class"] * JOBS / CORRECT / taken["bare"]}
+
+
+def class_share() -> Iterator[dict[str, float]]:
+    """Yield the share of two processes that a class spends on submissions.
+
+    Half of it is correct, a quarter wrong, an eighth never ends, an eighth ends the worker.
     """
-
-    def __init__(self, meter: Metered) -> None:
-        """Read the workers that `meter` knows."""
-        self.meter = meter
-        self.together = 0.0
-        self.private = 0.0
-        self.done = threading.Event()
-        self.thread = threading.Thread(target=self._sample)
-
-    def __enter__(self) -> Sampler:
-        """Start reading."""
-        if not Path("/proc/self/smaps_rollup").exists():
-            raise SystemExit("this system does not tell which pages processes share")
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop reading."""
-        self.done.set()
-        self.thread.join()
-
-    def _sample(self) -> None:
-        me = psutil.Process()
-        while not self.done.wait(SAMPLE_S):
-            members = [me, *me.children(recursive=True)]
-            self.together = max(self.together, sum(sizes(p.pid)["Pss"] for p in members))
-            for pid in list(self.meter.living):
-                found = sizes(pid)
-                own = found["Private_Clean"] + found["Private_Dirty"]
-                self.private = max(self.private, own)
+    wrong = ROOT / "starter/transformer/residual.py"
+    odd = {6: "while True:\n    pass\n", 7: "import os\nos._exit(0)\n"}
+    with tempfile.TemporaryDirectory() as source:
+        for number in range(MIXED):
+            package = copy_of_solution(Path(source), number)
+            if number % 8 in (4, 5):
+                shutil.copy(wrong, package)
+            elif number % 8 in odd:
+                (package / "attention.py").write_text(odd[number % 8], encoding="utf-8")
+        wall, own = grade_class(Path(source))
+    yield {"class_share": 100 * own / JOBS / wall}
 
 
-def sizes(pid: int) -> dict[str, float]:
-    """Return the memory of one process in MB by kind; nothing for one that is gone."""
-    found = {"Pss": 0.0, "Private_Clean": 0.0, "Private_Dirty": 0.0}
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
-    except OSError:
-        return found
-    for line in text.splitlines()[1:]:
-        kind, size = line.split(":")
-        if kind in found:
-            found[kind] = int(size.split()[0]) * 1024 / 1e6
-    return found
+def watch() -> Iterator[dict[str, float]]:
+    """Yield the seconds from saving a file of the solution to the verdict of its task."""
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder, "tree/transformer")
+        shutil.copytree(SOLUTION / "transformer", package)
+        command = [PYTHON, "-u", "-m", "grader", "watch", "--tree", str(package.parent)]
+        watching = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+        def wait_for(start: str) -> float:
+            assert watching.stdout
+            for line in watching.stdout:
+                if line.startswith(start):
+                    return time.perf_counter()
+            raise MeasurementFailed("watch ended by itself")
+
+        try:
+            wait_for("everything:")
+            names = ("masks", "attention", "residual", "encoder", "decoder", "training")
+            for name in itertools.islice(itertools.cycle(names), SAVES):
+                time.sleep(PAUSE_S)
+                path = package / f"{name}.py"
+                text = path.read_text(encoding="utf-8") + "# saved\n"
+                began = time.perf_counter()
+                path.write_text(text, encoding="utf-8")
+                yield {"watch": wait_for("task ") - began}
+                wait_for("everything:")
+        finally:
+            watching.terminate()
+            watching.communicate(timeout=30)
 
 
-def main() -> None:
-    """Measure what the command line names."""
-    options = parse(__doc__ or "", "whole", "parts", "forks", "memory", "many")
-    with tempfile.TemporaryDirectory() as folder, engine.Referee(settings.load()) as referee:
-        measure = getattr(Grader(referee, Path(folder)), options.what)
-        for taken in measure(options.rounds):
-            tell(taken)
+def warm() -> Iterator[dict[str, float]]:
+    """Yield the seconds of gates 1 to 3 in turn, and the milliseconds of the slowest part."""
+    with Referee(settings.load()) as referee, tempfile.TemporaryDirectory() as out:
+
+        def grade(tasks: frozenset[str], gates: int) -> float:
+            tree = referee.grade(Request(SOLUTION, Path(out), tasks=tasks, gates=gates))
+            asked = [part for part in tree["parts"] if part["task"] in tasks]
+            asked += tree["gates"][:gates]
+            bad = [entry["name"] for entry in asked if entry["status"] != "passed"]
+            if bad:
+                raise MeasurementFailed(f"the solution does not pass {bad[0]}")
+            return float(sum(gate["seconds"] for gate in tree["gates"][:gates]))
+
+        tasks = [frozenset(task) for task in "123456"]
+        grade(tasks[0], 0)
+        for _ in range(WARM_ROUNDS):
+            slowest = max(seconds(partial(grade, task, 0)) for task in tasks)
+            yield {"slowest_part": 1000 * slowest, "gates_1_to_3": grade(frozenset(), 3)}
 
 
-if __name__ == "__main__":
-    main()
+def endless_loop() -> Iterator[dict[str, float]]:
+    """Yield the seconds of a grade that meets a loop without end, the longer one of two."""
+    taken = []
+    for file, before, loop in ENDLESS:
+        with tempfile.TemporaryDirectory() as folder:
+            path = copy_of_solution(Path(folder), 0) / file
+            text = path.read_text(encoding="utf-8")
+            if before not in text:
+                raise MeasurementFailed(f"{file} has no line {before.strip()!r} any more")
+            path.write_text(text.replace(before, loop + before), encoding="utf-8")
+            words = ("-m", "grader", "grade", path.parent.parent, "--quiet", "--out", folder)
+            taken.append(seconds(process(PYTHON, *words, expected=1)))
+            tree = json.loads(Path(folder, "results.json").read_bytes())
+            if "timeout" not in [entry["status"] for entry in tree["parts"] + tree["gates"]]:
+                raise MeasurementFailed(f"nothing timed out with a loop in {file}")
+    yield {"endless_loop": max(taken)}
+
+
+def worker_memory() -> Iterator[dict[str, float]]:
+    """Yield the megabytes that the largest worker of a grade shares with no other process."""
+    words = [PYTHON, "-m", "grader", "grade", str(SOLUTION), "--quiet", "--out"]
+    for _ in range(MEMORY_ROUNDS):
+        largest = 0
+        with tempfile.TemporaryDirectory() as out:
+            grade = psutil.Popen([*words, out], cwd=ROOT, stdout=subprocess.DEVNULL)
+            while grade.poll() is None:
+                for worker in grade.children(recursive=True):
+                    with contextlib.suppress(psutil.Error):  # it has ended
+                        # Workers are below the zygote and have no process below themselves.
+                        if worker.ppid() != grade.pid and not worker.children():
+                            largest = max(largest, worker.memory_full_info().uss)
+                time.sleep(SAMPLE_S)
+        if grade.returncode:
+            raise MeasurementFailed(f"a grade ended with exit code {grade.returncode}")
+        yield {"worker_memory": largest / 1e6}
+
+
+def make_test() -> Iterator[dict[str, float]]:
+    """Yield the seconds of `make test`, once set up."""
+    yield {"make_test": seconds(process("make", "test"))}

@@ -28,7 +28,7 @@ MODULES = {
     "batch": "grader.batch.command",
     "calibrate": "grader.calibrate",
     "export": "grader.platforms.command",
-    "mutants": "grader.mutation",
+    "mutants": "grader.mutants",
     "notebooks": "grader.notebooks",
     "release": "grader.handout",
     "verify": "grader.verify",

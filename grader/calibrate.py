@@ -13,20 +13,21 @@ import argparse
 import json
 import math
 import shutil
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.table import Table
 
-from grader import corpus, margins, patching, settings
+from grader import corpus, patching, settings
 from grader.batch import keys
 from grader.engine import Referee
-from grader.kept import kept, task_key, verified
-from grader.pool import Pool, answered, serve, shown
+from grader.pages import measured, show, table
+from grader.pool import Pool, answered, serve
+from grader.progress import shown
 from grader.report import Request
 from grader.settings import Settings, enlarged
 
@@ -35,6 +36,11 @@ Json = dict[str, Any]
 LARGE_SHARE = 10
 DOCS = patching.ROOT / "docs" / "calibration.md"
 GATES = ("future_independence", "padding_invariance", "finite_gradients", "greedy_accuracy")
+RATES = [
+    "submissions", "runs", "least first attempt", "trained again", "steps: median, most",
+    "rejected", "at most",
+]  # fmt: skip
+HEADINGS = ["threshold", "bound", "nearest right", "runs", "nearest wrong", "cases"]
 
 
 @dataclass(frozen=True)
@@ -66,14 +72,6 @@ THRESHOLDS = [
     Threshold("gate 4: scrambled (control)", GATES[3], "scrambled_exact_match", True,
               lambda lab: lab.accuracy.control_exact_match),
 ]  # fmt: skip
-
-
-@dataclass
-class Seen:
-    """What was measured against one threshold."""
-
-    right: list[float] = field(default_factory=list)
-    wrong: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -123,8 +121,7 @@ def judging(referee: Referee) -> Callable[[Json], Json]:
             if task["case"]:
                 case = corpus.read(Path(task["case"]), lab)
                 path = Path(folder, case.name)
-                tree = patching.patched(case.base, case.edit, case.file, case.delete)
-                patching.write(tree, path)
+                patching.write(case.tree(), path)
             elif made and made.positions != LEARNED:
                 path = Path(folder, "solution")
                 shutil.copytree(patching.SOLUTION, path)
@@ -168,6 +165,9 @@ def tasks(lab: Settings, seeds: int, variants: int) -> Iterator[Json]:
                    "last_gate": gates}  # fmt: skip
 
 
+# Tables ----------------------------------------------------------------------------------------
+
+
 def values(evidence: Any, name: str) -> Iterator[float]:
     """Yield every number called `name` in an evidence tree."""
     if isinstance(evidence, dict):
@@ -178,22 +178,8 @@ def values(evidence: Any, name: str) -> Iterator[float]:
                 yield from values(value, name)
 
 
-def collect(results: list[Json], lab: Settings) -> dict[str, Seen]:
-    """Sort what was measured by threshold; a failed gate's witness counts by its ratio."""
-    table = {t.name: Seen() for t in THRESHOLDS}
-    for result in results:
-        for threshold in THRESHOLDS:
-            status, evidence = result["gates"][threshold.gate]
-            seen = table[threshold.name]
-            if result["kind"] == "right":
-                seen.right += values(evidence, threshold.value)
-            elif status == "failed":
-                seen.wrong += witnessed(evidence, threshold, lab)
-    return table
-
-
 def witnessed(evidence: Any, threshold: Threshold, lab: Settings) -> list[float]:
-    """Return the values that failed this threshold."""
+    """Return the values that failed this threshold; a witness counts by its ratio."""
     bound = threshold.bound(lab)
     found = list(values(evidence, threshold.value))
     if threshold.gate in GATES[:3]:
@@ -204,21 +190,133 @@ def witnessed(evidence: Any, threshold: Threshold, lab: Settings) -> list[float]
     return [v for v in found if (v > bound) == threshold.right_is_below and v != bound]
 
 
-def lines(table: dict[str, Seen], lab: Settings) -> list[list[str]]:
-    """Return the rows of the margin table."""
+def margins(results: list[Json], lab: Settings) -> list[list[str]]:
+    """Return a row for each threshold: HEADINGS."""
     rows = []
     for threshold in THRESHOLDS:
-        seen, bound = table[threshold.name], threshold.bound(lab)
-        nearest = max if threshold.right_is_below else min
-        farthest = min if threshold.right_is_below else max
-        right = f"{nearest(seen.right):.3g}" if seen.right else "-"
-        wrong = f"{farthest(seen.wrong):.3g}" if seen.wrong else "-"
-        rows.append([threshold.name, f"{bound:.3g}", right, str(len(seen.right)), wrong,
-                     str(len(seen.wrong))])  # fmt: skip
+        right: list[float] = []
+        wrong: list[float] = []
+        for result in results:
+            status, evidence = result["gates"][threshold.gate]
+            if result["kind"] == "right":
+                right += values(evidence, threshold.value)
+            elif status == "failed":
+                wrong += witnessed(evidence, threshold, lab)
+        worst, best = (max, min) if threshold.right_is_below else (min, max)
+        near = [f"{worst(right):.3g}" if right else "-", str(len(right))]
+        near += [f"{best(wrong):.3g}" if wrong else "-", str(len(wrong))]
+        rows.append([threshold.name, f"{threshold.bound(lab):.3g}", *near])
     return rows
 
 
-def measured(options: argparse.Namespace, lab: Settings, console: Console) -> list[Json]:
+def upper_rate(failures: int, trials: int) -> float:
+    """Return the 95% upper bound of a rate (Clopper and Pearson 1934), by bisection."""
+    low, high = failures / max(trials, 1), 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        tail = sum(
+            math.comb(trials, k) * middle**k * (1 - middle) ** (trials - k)
+            for k in range(failures + 1)
+        )
+        low, high = (middle, high) if tail > 0.05 else (low, middle)
+    return high
+
+
+def attempts(evidence: Json) -> list[float]:
+    """Return the exact match of every training that a gate's evidence tells of."""
+    inner = [evidence, *(v for v in evidence.values() if isinstance(v, dict))]
+    return next((list(e["attempts"]) for e in inner if "attempts" in e), [])
+
+
+def rates(right: list[Json]) -> list[list[str]]:
+    """Return a row for each configuration, the right cases and all of them: RATES."""
+    groups: dict[str, list[Json]] = {}
+    for result in right:
+        groups.setdefault(result["configuration"] or "right cases", []).append(result)
+    rows = []
+    for name, own in (groups | {"all together": right}).items():
+        evidence = [result["gates"][GATES[3]][1] for result in own]
+        trained = [made for one in evidence if (made := attempts(one))]
+        least = f"{min(made[0] for made in trained):.4g}" if trained else "-"
+        again = sum(len(made) > 1 for made in trained)
+        steps = [max(found) for one in evidence if (found := list(values(one, "steps")))]
+        taken = f"{statistics.median(steps):.0f}, {max(steps):.0f}" if steps else "-"
+        bad = sum(not result["passed"] for result in own)
+        bound = f"{100 * upper_rate(bad, len(own)):.2g}%"
+        rows.append([name, str(len(own)), least, str(again), taken, str(bad), bound])
+    return rows
+
+
+def markdown(near: list[list[str]], rated: list[list[str]]) -> str:
+    """Return the page that docs/ keeps."""
+    return (
+        "# Margins of the gates\n\n"
+        f"{measured()} by `make calibrate`: the solution "
+        "in every configuration that can solve its task, over many seeds; every right case of the "
+        "corpus; and every wrong case, shown to the gates alone, whatever its parts say. With "
+        "`--verified reports/verify/verify.json` the cases whose gates `make verify` has asked are "
+        "not asked again.\n\n"
+        "How far each threshold is from the nearest right and the nearest wrong submission:\n\n"
+        f"{table(HEADINGS, near)}\n"
+        "What gates 1 and 2 measure counts in units of max(1, largest logit). A right submission "
+        "beyond gate 2's bound rounds, as a softmax in float32 does when there are more columns: "
+        "the gate has told that from a leak by other embeddings of PAD in calls of one shape. A "
+        "wrong case counts where its gate failed, by how far it went beyond the threshold.\n\n"
+        "How often a right submission is rejected, with the 95% upper bound of that rate (Clopper "
+        "and Pearson 1934). Gate 4 trains once more, from another seed, where a training ends "
+        "between `near_miss` and `exact_match` of lab.toml, and the better attempt counts: "
+        "without that rule everything trained again would have been rejected.\n\n"
+        f"{table(RATES, rated)}"
+    )
+
+
+# Earlier runs ----------------------------------------------------------------------------------
+
+
+def verified(path: Path | None) -> dict[tuple[str, str], Json]:
+    """Return what `verify` kept of the cases whose gates it ran, by kind and name.
+
+    Raises:
+        CorpusError: `path` cannot be read, or is not what `verify` writes.
+    """
+    if path is None:
+        return {}
+    try:
+        return {
+            (r["kind"], r["name"]): {
+                "score": None, "passed": not r["problems"], "gates": r["gates"]
+            }
+            for r in json.loads(path.read_bytes())["results"]
+            if any(status != "blocked" for status, _ in r["gates"].values())
+        }  # fmt: skip
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        text = f"{path}: expected the verify.json of this version, got {error!r}"
+        raise corpus.CorpusError(text) from None
+
+
+def kept(path: Path, source: str) -> dict[str, Json]:
+    """Read the results that an earlier run with the same code left, by task."""
+    found = {}
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    for line in lines:
+        try:
+            result = json.loads(line)
+        except ValueError:  # the line at which it was stopped
+            continue
+        if result.pop("source") == source:
+            found[task_key(result)] = result
+    return found
+
+
+def task_key(task: Json) -> str:
+    """Return what tells a task from others."""
+    return "|".join(str(task[k]) for k in ("kind", "case", "configuration", "seed", "last_gate"))
+
+
+# The command -----------------------------------------------------------------------------------
+
+
+def results_of(options: argparse.Namespace, lab: Settings, console: Console) -> list[Json]:
     """Grade what has not been graded yet, and return all results in order."""
     todo = list(tasks(lab, options.seeds, options.variants))
     path = options.out / "results.jsonl"
@@ -243,22 +341,18 @@ def measured(options: argparse.Namespace, lab: Settings, console: Console) -> li
 def main(options: argparse.Namespace) -> int:
     """Run `python -m grader calibrate` and return its exit code."""
     lab, console = settings.load(), Console(highlight=False)
-    results = measured(options, lab, console)
+    results = results_of(options, lab, console)
     right = [r for r in results if r["kind"] == "right"]
     rejected = [r for r in right if not r["passed"]]
-    near, rated = lines(collect(results, lab), lab), margins.rates(right, GATES[3])
-    for headings, rows in ((margins.HEADINGS, near), (margins.RATES, rated)):
-        table = Table(*headings, box=None)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+    near, rated = margins(results, lab), rates(right)
+    for headings, rows in ((HEADINGS, near), (RATES, rated)):
+        show(headings, rows, console)
         console.print()
     for result in rejected:
         name = result["case"] or result["configuration"]
         console.print(f"rejected: {name}, seed {result['seed']}", soft_wrap=True)
     if options.write_docs:
-        DOCS.parent.mkdir(exist_ok=True)
-        DOCS.write_text(margins.markdown(near, rated), encoding="utf-8")
+        DOCS.write_text(markdown(near, rated), encoding="utf-8")
     return 1 if rejected else 0
 
 

@@ -1,29 +1,30 @@
 """The corpus: small patches on the solution, each with the verdict it must get.
 
 A case is a folder `<kind>/<name>` with a `case.toml`; tests/corpus/README.md lists its keys, and
-the dataclasses below are the schema that reads them.
+the structs below are the schema that reads them.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
 
 from grader import patching
+from grader.patching import PatchError
 from grader.result import Status
-from grader.schema import Pattern, Range, SchemaError, build
 from grader.settings import PointsTable, Settings, SettingsError
 
 CORPUS = patching.ROOT / "tests" / "corpus"
 TRAINING_GATE = "greedy_accuracy"
 
-Sentence = Annotated[str, Pattern(r"\S.{9,119}", "of one sentence, 10 to 120 characters")]
-Word = Annotated[str, Pattern(r"[a-z][a-z0-9_]*", "such as causal_too_wide")]
-Points = Annotated[float, Range(0)]
+Sentence = Annotated[str, Meta(pattern=r"\A\S.{9,119}\Z")]
+Word = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]*\Z")]
+Points = Annotated[float, Meta(ge=0)]
 
 
 class CorpusError(SettingsError):
@@ -37,8 +38,7 @@ class Scope(NamedTuple):
     gates: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every case says."""
 
     kind: ClassVar[str]
@@ -64,15 +64,18 @@ class Case:
     def check(self, points: PointsTable) -> None:
         """Refuse values that contradict one another, or names that `points` does not know."""
         if not (self.edit or self.file or self.delete):
-            raise SchemaError("edit", "a change to the tree", "none")
+            raise PatchError("edit", "a change to the tree", "none")
+
+    def tree(self, words: dict[str, str] | None = None) -> patching.Tree:
+        """Return the tree of the case; `words` stand for @WORD@ in new text."""
+        return patching.patched(self.base, self.edit, self.file, self.delete, words)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wrong(Case):
+class Wrong(Case, frozen=True, kw_only=True):
     """A submission that must fail, and be told why."""
 
     kind = "wrong"
-    caught_by: tuple[str, ...]
+    caught_by: Annotated[tuple[str, ...], Meta(min_length=1)]
     part: Word
     code: Word
 
@@ -97,11 +100,10 @@ class Wrong(Case):
         gates = [name for name in self.caught_by if name[0].islower()]
         if len(gates) > 1:
             words = "at most one gate, for the later ones wait for it"
-            raise SchemaError("caught_by", words, gates)
+            raise PatchError("caught_by", words, gates)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Right(Case):
+class Right(Case, frozen=True, kw_only=True):
     """A submission that is odd and right."""
 
     kind = "right"
@@ -118,19 +120,18 @@ class Right(Case):
         known("loses", self.loses, places(points))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hostile(Case):
+class Hostile(Case, frozen=True, kw_only=True):
     """A submission that attacks the grader."""
 
     kind = "hostile"
     max_score: Points
     min_score: Points = 0.0
-    statuses: dict[str, Word] | None = None
+    statuses: dict[str, Word] = {}
     flags: tuple[Word, ...] = ()
     notes: tuple[str, ...] = ()
     needs: tuple[Literal["contained", "landlock", "seccomp", "uid", "bwrap"], ...] = ()
-    question_s: Annotated[float, Range(1)] | None = None
-    last_gate: Annotated[int, Range(0, 3)] = 0
+    question_s: Annotated[float, Meta(ge=1)] | None = None
+    last_gate: Annotated[int, Meta(ge=0, le=3)] = 0
 
     def scope(self, points: PointsTable) -> Scope:
         """Most attacks are over, or lost, before the gates."""
@@ -141,11 +142,10 @@ class Hostile(Case):
         super().check(points)
         if self.min_score > self.max_score:
             words = f"at most max_score = {self.max_score:g}"
-            raise SchemaError("min_score", words, f"{self.min_score:g}")
-        statuses = self.statuses or {}
+            raise PatchError("min_score", words, f"{self.min_score:g}")
         tasks = {stub.task for stub in points.stubs}
-        known("statuses", statuses, places(points) | tasks)
-        known("statuses", statuses.values(), [str(status) for status in Status])
+        known("statuses", self.statuses, places(points) | tasks)
+        known("statuses", self.statuses.values(), [str(status) for status in Status])
 
 
 KINDS: dict[str, type[Case]] = {kind.kind: kind for kind in (Wrong, Right, Hostile)}
@@ -161,7 +161,7 @@ def known(key: str, names: Collection[str], allowed: Collection[str]) -> None:
     """Refuse a name that is not allowed."""
     for name in names:
         if name not in allowed:
-            raise SchemaError(key, f"one of {', '.join(sorted(allowed))}", name)
+            raise PatchError(key, f"one of {', '.join(sorted(allowed))}", name)
 
 
 def load(settings: Settings, corpus: Path = CORPUS, kinds: Collection[str] = KINDS) -> list[Case]:
@@ -191,16 +191,17 @@ def read(path: Path, settings: Settings) -> Case:
     """
     where = "/".join(path.parts[-3:])
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
-        own = {"path": path, "name": path.parent.name}
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        own: dict[str, Any] = {"path": path, "name": path.parent.name}
         for key in own.keys() & table.keys():
-            raise SchemaError(key, "a key that the README lists", key)
-        case = build(KINDS[path.parent.parent.name], table | own, where)
+            raise PatchError(key, "a key that the README lists", key)
+        case = msgspec.convert(table | own, KINDS[path.parent.parent.name])
         case.check(settings.points)
-        patching.patched(case.base, case.edit, case.file, case.delete)
+        case.tree()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise CorpusError(f"{where}: expected a TOML file, got: {error}") from None
-    except SchemaError as error:
-        text = str(error)
-        raise CorpusError(text if text.startswith(where) else f"{where}.{text}") from None
+    except msgspec.ValidationError as error:
+        raise CorpusError(f"{where}: {error}") from None
+    except PatchError as error:
+        raise CorpusError(f"{where}.{error}") from None
     return case

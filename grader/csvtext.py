@@ -1,13 +1,18 @@
-"""CSV as text whose every cell knows where it stands: one can change and nothing else."""
+"""CSV: read so that every cell knows where it stands and one can change alone; and written."""
 
 from __future__ import annotations
 
 import codecs
+import csv
+import io
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from grader.text import plain
+
 MOST_BYTES = 64 << 20
+_MOST_CHARACTERS = 500
 _MARKS = {
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF16_LE: "utf-16-le",
@@ -125,3 +130,17 @@ def _rows(text: str, delimiter: str, at: int = 0, most: int | None = None) -> li
             if at == len(text):
                 row.append(Cell("", at, at, False))
     return [*rows, row] if row else rows
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as CSV; None is empty."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()
+
+
+def cell(text: str) -> str:
+    """Return a text on one line, not too long, that no spreadsheet takes for a formula."""
+    text = " ".join(plain(text).split())
+    shown = f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+    return shown if len(shown) <= _MOST_CHARACTERS else shown[: _MOST_CHARACTERS - 4] + " ..."

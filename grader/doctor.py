@@ -22,6 +22,8 @@ _CGROUP_LIMITS = (
 )
 # What a Landlock ABI lacks, and the first that has it.
 _LANDLOCK_LACKS = ((3, "truncating files"), (4, "TCP"), (6, "signals to the grader"))
+HIDDEN = "yes: a submission cannot read the grader's files"
+OPEN = "no: a submission can read every file that you can; grade strangers' code elsewhere"
 
 
 @dataclass(frozen=True)
@@ -70,16 +72,17 @@ def text(found: Survey | None = None) -> str:
     """Return the survey as plain text, one fact on each line."""
     found = found or survey()
     isolation = found.isolation
-    rows = [*found.versions.items(), ("system", found.system)]
-    rows += [("cores", str(found.cores)), ("memory", f"{found.memory_mib} MiB")]
-    rows += [("isolation", f"{isolation.level} (found in {found.seconds * 1000:.0f} ms)")]
-    rows += [(f"  {name}", state) for name, state in isolation.layers.items()]
-    rows += [
-        ("  Landlock ABI", _on_abi(isolation.landlock_abi)),
-        ("contained", _on_hiding(isolation)),
-    ]
-    width = max(len(name) for name, _ in rows)
-    return "".join(f"{name:<{width}}  {value}\n" for name, value in rows)
+    rows = found.versions | {
+        "system": found.system,
+        "cores": str(found.cores),
+        "memory": f"{found.memory_mib} MiB",
+        "isolation": f"{isolation.level} (found in {found.seconds * 1000:.0f} ms)",
+        **{f"  {name}": state for name, state in isolation.layers.items()},
+        "  Landlock ABI": _on_abi(isolation.landlock_abi),
+        "contained": HIDDEN if isolation.contained else OPEN,
+    }
+    width = max(map(len, rows))
+    return "".join(f"{name:<{width}}  {value}\n" for name, value in rows.items())
 
 
 def _on_abi(abi: int) -> str:
@@ -87,12 +90,6 @@ def _on_abi(abi: int) -> str:
         return "none"
     lacks = [what for first, what in _LANDLOCK_LACKS if abi < first]
     return f"{abi}, which does not cover {', '.join(lacks)}" if lacks else str(abi)
-
-
-def _on_hiding(isolation: Isolation) -> str:
-    if isolation.contained:
-        return "yes: a submission cannot read the grader's files"
-    return "no: a submission can read every file that you can; grade strangers' code elsewhere"
 
 
 def _cores() -> int:

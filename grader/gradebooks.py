@@ -32,6 +32,7 @@ __all__ = [
     "Grade",
     "GradebookError",
     "feedback_zip",
+    "fill",
     "fill_canvas",
     "fill_moodle",
     "is_feedback_zip",
@@ -89,6 +90,26 @@ class Filled:
     filled: int = 0
     unmatched: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+def fill(data: bytes, grades: Sequence[Grade], column: str | None = None) -> Filled:
+    """Fill a gradebook of whichever platform it is.
+
+    Args:
+        data: the exported CSV.
+        grades: one for each student.
+        column: the assignment (Canvas) or the heading of the grade (Moodle), where it is unclear.
+
+    Raises:
+        GradebookError: it is of neither platform, or cannot be filled.
+        CsvError: it is no CSV.
+    """
+    if {"Student", "LastName"} & set(read_table(data, "the gradebook").values(0)):
+        return fill_canvas(data, grades, column)
+    try:
+        return fill_moodle(data, grades, column)
+    except GradebookError as error:
+        raise GradebookError(f"as Canvas it has no column Student; as Moodle: {error}") from None
 
 
 def fill_canvas(data: bytes, grades: Sequence[Grade], assignment: str | None = None) -> Filled:

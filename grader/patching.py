@@ -6,32 +6,39 @@ import importlib.util
 import marshal
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from grader import release
-from grader.schema import Pattern, SchemaError
 
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTION = ROOT / "solution"
 
-Inside = Annotated[str, Pattern(r"(?s)(?!/)(?!.*\.\./).+", "that stays inside the tree")]
+# A path that stays inside the tree.
+Inside = Annotated[str, Meta(pattern=r"(?s)\A(?!/)(?!.*\.\./).+\Z")]
 Tree = dict[str, bytes | PurePosixPath]
 
 
-@dataclass(frozen=True)
-class Edit:
+class PatchError(ValueError):
+    """A patch that does not fit; the message names key, what was expected and what came."""
+
+    def __init__(self, key: str, expected: str, got: Any) -> None:
+        """Say what `key` should have been."""
+        super().__init__(f"{key}: expected {expected}, got {got!r}")
+
+
+class Edit(Struct, frozen=True, forbid_unknown_fields=True):
     """In `transformer/<file>`, `new` takes the place of `old`."""
 
     file: Inside
-    old: Annotated[str, Pattern(r"(?s).+", "that is not empty")]
+    old: Annotated[str, Meta(min_length=1)]
     new: str
 
 
-@dataclass(frozen=True)
-class Extra:
+class Extra(Struct, frozen=True, forbid_unknown_fields=True):
     """A file that the solution has not: a text, the bytecode of a text, or a symbolic link."""
 
     path: Inside
@@ -70,18 +77,18 @@ def patched(
         words: What stands for @WORD@ in new text.
 
     Raises:
-        SchemaError: The patch does not fit the tree.
+        PatchError: The patch does not fit the tree.
     """
     tree: Tree = dict(base_files(base))
     for path in deletions:
         if tree.pop(path, None) is None:
-            raise SchemaError("delete", "a file of the tree", path)
+            raise PatchError("delete", "a file of the tree", path)
     for number, edit in enumerate(edits):
         _apply(tree, edit, f"edit[{number}]", words)
     for number, extra in enumerate(extras):
         path = extra.path.replace("@TAG@", sys.implementation.cache_tag or "")
         if path in tree:
-            raise SchemaError(f"file[{number}].path", "a new file; edit is for others", path)
+            raise PatchError(f"file[{number}].path", "a new file; edit is for others", path)
         tree[path] = _content(extra, words)
     return tree
 
@@ -90,14 +97,14 @@ def _apply(tree: Tree, edit: Edit, key: str, words: Mapping[str, str] | None) ->
     name = f"{release.PACKAGE}/{edit.file}"
     content = tree.get(name)
     if not isinstance(content, bytes):
-        raise SchemaError(f"{key}.file", "a file of the package", edit.file)
+        raise PatchError(f"{key}.file", "a file of the package", edit.file)
     text = content.decode()
     count = text.count(edit.old)
     if count != 1:
         expected = f"a text that occurs exactly once in {edit.file}"
-        raise SchemaError(f"{key}.old", expected, f"one that occurs {count} times")
+        raise PatchError(f"{key}.old", expected, f"one that occurs {count} times")
     if edit.old == edit.new:
-        raise SchemaError(f"{key}.new", "a text that differs from old", edit.new)
+        raise PatchError(f"{key}.new", "a text that differs from old", edit.new)
     tree[name] = text.replace(edit.old, _filled(edit.new, words)).encode()
 
 

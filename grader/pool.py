@@ -1,4 +1,9 @@
-"""Processes that each keep one warm referee and judge what comes, a line of JSON for each line."""
+"""Processes that each keep one warm referee and answer what comes, a line of JSON for each line.
+
+`Pool` is the side that asks, `serve` the side that answers. A process that dies, hangs or has done
+much is replaced; it never takes the one who asks with it. `grader.batch`, `verify`, `calibrate`
+and `mutants` all grade by it.
+"""
 
 from __future__ import annotations
 
@@ -8,84 +13,222 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-
 from grader.sandbox import protect_memory
+from grader.sandbox.processes import kill_tree
 
 ROOT = Path(__file__).resolve().parent.parent
-SECONDS_BETWEEN_LINES = 30.0
 Json = dict[str, Any]
+# A referee that has graded so many makes room for a fresh one.
+_TASKS_EACH = 200
+# Whoever is told to end clears up first, within this time.
+_PATIENCE_S = 10.0
+_LOOK_S = 1.0
+# For a referee beside others: what it counts on several threads takes them from the others.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
-class Pool:
-    """`jobs` processes of `python -m <module> ...`, each of which runs `serve`."""
+class NoAnswer(RuntimeError):
+    """A process gave none; the message says why."""
 
-    def __init__(self, jobs: int, module: str, *words: str) -> None:
-        """Start the processes."""
-        self.command = [sys.executable, "-m", module, *words]
-        self.ending = False
-        self.processes = [self._start() for _ in range(jobs)]
-        self.free: SimpleQueue[int] = SimpleQueue()
-        for place in range(jobs):
-            self.free.put(place)
 
-    def _start(self) -> subprocess.Popen[str]:
+class Child:
+    """One process, started when it is first asked and replaced when it has ended."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        budget_s: float | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            command: of a process that runs `serve`.
+            budget_s: the seconds that one answer may take; None = any number.
+            environment: what is added to that of this process.
+        """
+        self.command = command
+        self.budget_s = budget_s
+        self.environment = {**os.environ, **(environment or {})}
+        self.count = 0
+        self.late = self.ended = self.busy = False
+        # Whoever starts a process and whoever ends it for good take turns.
+        self.lock = threading.Lock()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, task: bytes, *, again: bool = False) -> bytes:
+        """Return the answer to one line.
+
+        Args:
+            task: the line, without its end.
+            again: whether a process that dies of it is replaced by one that is asked once more.
+
+        Raises:
+            NoAnswer: it ended without one, took too long, or has been told to end for good.
+        """
+        try:
+            return self._once(task)
+        except NoAnswer:
+            if self.ended or self.late or not again:
+                raise
+        try:
+            return self._once(task)
+        except NoAnswer as error:
+            raise NoAnswer(str(error) if self.ended or self.late else f"{error}, twice") from None
+
+    def _once(self, task: bytes) -> bytes:
+        process = self._ready()
+        assert process.stdin and process.stdout
+        clock = threading.Timer(self.budget_s or 0, self._too_late, (process,))
+        clock.daemon = True
+        answer = b""
+        if self.budget_s:
+            clock.start()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(task + b"\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        clock.cancel()
+        self.busy = False
+        if answer.endswith(b"\n"):  # else it was killed while it wrote
+            return answer
+        code = process.wait()
+        if self.ended:
+            raise NoAnswer("the grading was stopped")
+        if self.late:
+            raise NoAnswer(f"there was no result after {self.budget_s:.0f} seconds")
+        raise NoAnswer(f"the grader's process ended with {code}")
+
+    def _ready(self) -> subprocess.Popen[bytes]:
+        """Return a process that is about to be asked."""
+        with self.lock:
+            if self.ended:
+                raise NoAnswer("the grading was stopped")
+            old = self.process
+            if old is None or old.poll() is not None or self.count >= _TASKS_EACH:
+                if old is not None:
+                    _communicated(old)
+                self.process = self._start()
+                self.count = 0
+            self.count += 1
+            self.late, self.busy = False, True
+            assert self.process
+            return self.process
+
+    def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             self.command,
             cwd=ROOT,
+            env=self.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
             # A Ctrl-C in a terminal is for the one who asks, who passes it on once.
             start_new_session=True,
         )
 
-    def judge(self, task: Json) -> Json | None:
-        """Return the answer to one task, or None where the process ended before it answered.
+    def _too_late(self, process: subprocess.Popen[bytes]) -> None:
+        self.late = True
+        kill_tree(process.pid)
 
-        Another process takes its place.
+    def end(self) -> None:
+        """Tell the process to end for good, in the middle of a task too."""
+        with self.lock:
+            self.ended = True
+            if self.process is not None and self.busy:
+                self.process.terminate()
+            elif self.process is not None and self.process.stdin:
+                with contextlib.suppress(BrokenPipeError):
+                    self.process.stdin.close()
+
+    def join(self) -> None:
+        """Wait until the process that was told to end has ended, with all that is below it."""
+        if self.process is None:
+            return
+        try:
+            self.process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            kill_tree(self.process.pid)
+            self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()  # type: ignore[union-attr]
+
+
+def _communicated(process: subprocess.Popen[bytes]) -> None:
+    """Let a process end that will be asked nothing more."""
+    with contextlib.suppress(BrokenPipeError):
+        process.communicate()
+
+
+class Pool:
+    """`jobs` processes of `python -m <module> ...`, each asked one task at a time."""
+
+    def __init__(
+        self,
+        jobs: int,
+        module: str,
+        *words: str,
+        budget_s: float | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start nothing yet: a class that was graded before needs no process.
+
+        Args:
+            jobs: the number of processes.
+            module: what they run; it calls `serve`.
+            words: its arguments.
+            budget_s: as for `Child`.
+            environment: as for `Child`.
         """
-        place = self.free.get()
-        process = self.processes[place]
-        assert process.stdin and process.stdout
-        line = ""
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(task) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        if not line and not self.ending:
-            end(process)
-            self.processes[place] = self._start()
-        self.free.put(place)
-        return json.loads(line) if line else None
+        self.slots = jobs
+        command = (sys.executable, "-m", module, *words)
+        self.children = [Child(command, budget_s, environment) for _ in range(jobs)]
+        self.free: SimpleQueue[Child] = SimpleQueue()
+        for child in self.children:
+            self.free.put(child)
+        self.threads = ThreadPoolExecutor(jobs, "grading")
+
+    def submit(self, task: bytes) -> Future[bytes]:
+        """Begin with a task; a process that dies of it is given it once more."""
+        return self.threads.submit(self._ask, task, again=True)
+
+    def judge(self, task: Json) -> Json | None:
+        """Return the answer to a task, or None where the process ended before it answered."""
+        try:
+            answer: Json = json.loads(self._ask(json.dumps(task).encode()))
+        except NoAnswer:
+            return None
+        return answer
+
+    def _ask(self, task: bytes, *, again: bool = False) -> bytes:
+        child = self.free.get()
+        try:
+            return child.ask(task, again=again)
+        finally:
+            self.free.put(child)
 
     def map(self, tasks: Iterable[Json]) -> Iterator[tuple[Json, Json | None]]:
         """Yield every task with its answer (see `judge`), as the answers come."""
-        with ThreadPoolExecutor(len(self.processes)) as threads:
-            asked = {threads.submit(self.judge, task): task for task in tasks}
-            try:
-                for future in as_completed(asked):
-                    yield asked[future], future.result()
-            except BaseException:
-                # Whoever stops here wants no further answer, and no judging process either.
-                self.ending = True
-                threads.shutdown(wait=False, cancel_futures=True)
-                for process in self.processes:
-                    process.terminate()
-                raise
+        asked = {self.threads.submit(self.judge, task): task for task in tasks}
+        for future in as_completed(asked):
+            yield asked[future], future.result()
 
     def close(self) -> None:
-        """End the processes and the workers below them."""
-        for process in self.processes:
-            end(process)
+        """End the processes and the workers below them; nothing more is begun."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        for child in self.children:
+            child.end()
+        for child in self.children:
+            child.join()
+        self.threads.shutdown()
 
     def __enter__(self) -> Pool:
         """Return itself."""
@@ -94,12 +237,6 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    """Wait for the end of a process that has been told that nothing more will be asked."""
-    with contextlib.suppress(BrokenPipeError):
-        process.communicate()
 
 
 def answered(answers: Iterable[tuple[Json, Json | None]]) -> Iterator[Json]:
@@ -114,24 +251,10 @@ def answered(answers: Iterable[tuple[Json, Json | None]]) -> Iterator[Json]:
         yield answer
 
 
-def shown(answers: Iterable[Json], label: str, total: int, console: Console) -> Iterator[Json]:
-    """Yield the answers under a bar; where there is no terminal, with a line every half minute."""
-    if console.is_terminal:
-        yield from track(answers, label, total=total, console=console, transient=True)
-        return
-    began = said = time.monotonic()
-    for done, answer in enumerate(answers, 1):
-        yield answer
-        now = time.monotonic()
-        if now - said > SECONDS_BETWEEN_LINES:
-            said = now
-            left = (now - began) / done * (total - done) / 60
-            console.print(f"{label}: {done} of {total}, {left:.0f} min left")
-
-
 def serve(judge: Callable[[Json], Json]) -> None:
     """Answer every line of standard input; what else is printed goes to standard error."""
     protect_memory()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     # This signal says that the one who asks has stopped. A shell's background jobs ignore SIGINT.
@@ -139,3 +262,10 @@ def serve(judge: Callable[[Json], Json]) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         for line in sys.stdin:
             print(json.dumps(judge(json.loads(line))), file=answers, flush=True)
+
+
+def _end_with(parent: int) -> None:
+    """End this process as soon as its parent has ended: nobody would read the answer."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(1)

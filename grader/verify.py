@@ -12,37 +12,83 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from grader import corpus, patching, settings
-from grader.containment import Traps
-from grader.corpus import Case, Hostile, Right, Scope, Wrong
+from grader.corpus import KINDS, Case, Hostile, Right, Wrong
 from grader.engine import Referee, Request
 from grader.intake import IntakeError
+from grader.pages import measured, show, table
 from grader.pool import Pool, serve
+from grader.progress import Shown
 from grader.result import write_json
-from grader.verdicts import (
-    HEADINGS,
-    Result,
-    accuracy,
-    checks,
-    compare_hostile,
-    compare_right,
-    compare_wrong,
-    markdown,
-    rows,
-    tally,
-)
+from grader.traps import Traps
 
 DOCS = patching.ROOT / "docs" / "corpus.md"
+Tree = dict[str, Any]
+# Statuses of a check that speak against the submission.
+CAUGHT = ("failed", "error", "timeout", "out_of_memory", "crashed", "protocol")
+# Codes that say what was seen without a cause; they never count as a cause that was named.
+NO_CAUSE = ("values_differ", "raised")
+BREACHED = "Breached"
+
+
+class Naming(msgspec.Struct, frozen=True):
+    """What the diagnosis of a wrong case was, beside what it must be: (part, code)."""
+
+    expected: tuple[str, str]
+    got: tuple[str, str]
+
+    @property
+    def part(self) -> bool:
+        """Tell whether the right part was named."""
+        return self.expected[0] == self.got[0]
+
+    @property
+    def cause(self) -> bool:
+        """Tell whether the right cause was named."""
+        return self.expected == self.got and self.got[1] not in NO_CAUSE
+
+
+class Result(msgspec.Struct):
+    """One case's end; it is as expected when there is no problem."""
+
+    name: str
+    kind: str
+    title: str
+    problems: list[str] = []
+    namings: list[Naming] = []
+    skipped: str = ""
+    seconds: float = 0.0
+    gates: dict[str, list[Any]] = {}
+
+    def keep(self, tree: Tree) -> None:
+        """Keep what the gates measured, for `calibrate`."""
+        self.gates = {gate["name"]: [gate["status"], gate["evidence"]] for gate in tree["gates"]}
+
+    @property
+    def verdict(self) -> str:
+        """Return "as expected", "skipped" or "mismatch"."""
+        return "mismatch" if self.problems else "skipped" if self.skipped else "as expected"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain values."""
+        return {"verdict": self.verdict, **msgspec.to_builtins(self)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Result:
+        """Return the result that `to_json` wrote."""
+        return msgspec.convert(values, cls)
+
+
+# Judging a case --------------------------------------------------------------------------------
 
 
 class Judge:
@@ -73,16 +119,15 @@ class Judge:
         return result
 
     def _judge(self, case: Case, result: Result) -> None:
-        if isinstance(case, Right):
-            tree = self._grade(case, case.scope(self.lab.points))
-            compare_right(case.loses, tree, case.trains, result)
-            result.keep(tree)
-        elif isinstance(case, Hostile):
+        if isinstance(case, Hostile):
             self._hostile(case, result)
+            return
+        tree = self._grade(case)
+        result.keep(tree)
+        if isinstance(case, Right):
+            compare_right(case.loses, tree, case.trains, result)
         elif isinstance(case, Wrong):
-            tree = self._grade(case, case.scope(self.lab.points))
             compare_wrong(case, tree, result)
-            result.keep(tree)
 
     def _hostile(self, case: Hostile, result: Result) -> None:
         isolation = self.referee.isolation
@@ -94,8 +139,7 @@ class Judge:
         # While it starts, a launcher is fewer processes than once it is ready.
         self.referee.workshop.launcher.wait_ready()
         with Traps(self.referee) as traps:
-            scope = case.scope(self.lab.points)
-            tree = self._grade(case, scope, words=traps.words, question_s=case.question_s)
+            tree = self._grade(case, traps.words, case.question_s)
             compare_hostile(case, tree, result)
             with tempfile.TemporaryDirectory(prefix="grader-case-") as out:
                 request = Request(patching.SOLUTION, Path(out), tasks=frozenset({"1"}), gates=0)
@@ -106,27 +150,19 @@ class Judge:
             result.problems.append("the next submission was not graded as it should be")
 
     def _grade(
-        self,
-        case: Case,
-        scope: Scope,
-        *,
-        words: Mapping[str, str] | None = None,
-        question_s: float | None = None,
-    ) -> dict[str, Any]:
+        self, case: Case, words: dict[str, str] | None = None, question_s: float | None = None
+    ) -> Tree:
         limits = self.lab.limits
-        if question_s is not None:
-            limits = replace(limits, question_s=question_s)
+        limits = replace(limits, question_s=question_s or limits.question_s)
         self.referee.adopt(replace(self.lab, limits=limits))
+        scope = case.scope(self.lab.points)
         with tempfile.TemporaryDirectory(prefix="grader-case-") as folder:
-            path = Path(folder, case.name)
-            tree = patching.patched(case.base, case.edit, case.file, case.delete, words)
-            patching.write(tree, path)
-            out = Path(folder, "out")
-            request = Request(path, out, tasks=scope.tasks, gates=scope.gates)
-            found = self.referee.grade(request)
+            path, out = Path(folder, case.name), Path(folder, "out")
+            patching.write(case.tree(words), path)
+            found = self.referee.grade(Request(path, out, tasks=scope.tasks, gates=scope.gates))
             if json.loads((out / "results.json").read_bytes()) != found:
                 raise RuntimeError(f"{case.name}: results.json is not what was found")
-            return found
+        return found
 
 
 def judging(judge: Judge) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -156,6 +192,192 @@ def result_of(case: Case, answer: dict[str, Any] | None) -> Result:
     return Result.from_json(answer)
 
 
+# Comparing -------------------------------------------------------------------------------------
+
+
+def checks(tree: Tree) -> Iterator[tuple[str, Tree]]:
+    """Yield every check with its place: a stub id or the name of its gate."""
+    for entry in tree["parts"] + tree["stretch"] + tree["gates"]:
+        for check in entry["checks"]:
+            yield check["stub"] or entry["name"], check
+
+
+def caught(tree: Tree) -> dict[str, Tree]:
+    """Return, by place, the first check that caught the submission."""
+    found: dict[str, Tree] = {}
+    for place, check in checks(tree):
+        if check["status"] in CAUGHT:
+            found.setdefault(place, check)
+    return found
+
+
+def standing(tree: Tree, place: str) -> Tree:
+    """Return the entry of a task or gate, or the check that speaks for a stub."""
+    for entry in tree["parts"] + tree["stretch"] + tree["gates"]:
+        if place == entry.get("task", entry["name"]):
+            return dict(entry)
+    own = [check for at, check in checks(tree) if at == place]
+    bad = [check for check in own if check["status"] != "passed"]
+    return (bad or own or [{"status": "missing", "summary": "no check of it ran"}])[0]
+
+
+def compare_wrong(case: Wrong, tree: Tree, result: Result) -> None:
+    """Compare a wrong submission with what must catch it, and how."""
+    compare_run(tree, result)
+    if tree["passed"]:
+        result.problems.append("it was accepted")
+    found = caught(tree)
+    for place in case.caught_by:
+        if place not in found:
+            others = ", ".join(sorted(found)) or "none"
+            result.problems.append(f"expected {place} to catch it, got {others}")
+    first = found.get(case.caught_by[0], {})
+    diagnosis = first.get("diagnosis") or {"part": "none", "code": "none"}
+    naming = Naming((case.part, case.code), (diagnosis["part"], diagnosis["code"]))
+    result.namings.append(naming)
+    if naming.got != naming.expected:
+        summary = first.get("summary", "it did not fail")
+        result.problems.append(
+            f"{case.caught_by[0]}: expected the diagnosis {'/'.join(naming.expected)}, "
+            f"got {'/'.join(naming.got)}: {summary}"
+        )
+
+
+def compare_right(loses: Collection[str], tree: Tree, trained: bool, result: Result) -> None:
+    """Compare a right submission with full marks, but for the stubs it loses."""
+    compare_run(tree, result)
+    for place, check in checks(tree):
+        lost = place in loses and check["status"] == "failed"
+        if check["status"] != "passed" and not lost:
+            result.problems.append(
+                f"{place}: expected passed, got {check['status']}: {check['summary']}"
+            )
+    for place in loses:
+        code = (caught(tree).get(place, {}).get("diagnosis") or {}).get("code", "no failure")
+        if code != "constructor_changed":
+            result.problems.append(f"{place}: expected constructor_changed, got {code}")
+    passed = tree["gates_passed"] if loses else tree["passed"]
+    if trained and not passed:
+        result.problems.append("it was not accepted")
+    for flag in tree["integrity"]["flags"]:
+        result.problems.append(f"flagged {flag['code']}: {flag['message']}")
+
+
+def compare_hostile(case: Hostile, tree: Tree, result: Result) -> None:
+    """Compare what a hostile submission earned, and what was seen of it."""
+    compare_run(tree, result)
+    score = tree["score"] or 0
+    if not case.min_score <= score <= case.max_score:
+        result.problems.append(
+            f"expected {case.min_score:g} to {case.max_score:g} points, got {score:g}"
+        )
+    for place, status in (case.statuses or {}).items():
+        found = standing(tree, place)
+        if found["status"] != status:
+            result.problems.append(
+                f"{place}: expected {status}, got {found['status']}: {found['summary']}"
+            )
+    codes = [flag["code"] for flag in tree["integrity"]["flags"]]
+    for code in case.flags:
+        if code not in codes:
+            result.problems.append(f"expected the flag {code}, got {', '.join(codes) or 'none'}")
+    notes = "\n".join(tree["submission"]["notes"])
+    for words in case.notes:
+        if words not in notes:
+            result.problems.append(f"expected a note with {words!r}, got {notes or 'none'}")
+    for place, check in checks(tree):
+        if BREACHED in str(check):
+            result.problems.append(f"{place}: it reached what it must not: {check['summary']}")
+    # A line break is the one control character that a text may hold.
+    if any(not (c.isprintable() or c == "\n") for c in texts(tree)):
+        result.problems.append("a control character reached the result")
+
+
+def texts(value: Any) -> str:
+    """Return every text in a tree, joined."""
+    if isinstance(value, dict):
+        return "".join(texts(v) for item in value.items() for v in item)
+    if isinstance(value, list):
+        return "".join(map(texts, value))
+    return value if isinstance(value, str) else ""
+
+
+def compare_run(tree: Tree, result: Result) -> None:
+    """Note every fault of the grader itself."""
+    if tree["grader_error"]:
+        result.problems.append(f"the grader failed: {tree['grader_error']}")
+    if not tree["complete"]:
+        result.problems.append("the grading did not finish")
+
+
+# Adding up -------------------------------------------------------------------------------------
+
+COUNTS = ("as expected", "mismatch", "skipped")
+
+
+def tally(results: Iterable[Result]) -> dict[str, dict[str, int]]:
+    """Count the verdicts of each kind."""
+    counts: dict[str, dict[str, int]] = {}
+    for result in results:
+        own = counts.setdefault(result.kind, dict.fromkeys(COUNTS, 0))
+        own[result.verdict] += 1
+    return counts
+
+
+def accuracy(results: Iterable[Result]) -> dict[str, int]:
+    """Count how often the right part and the right cause of a wrong case were named."""
+    namings = [naming for result in results for naming in result.namings]
+    return {
+        "diagnoses": len(namings),
+        "part named": sum(naming.part for naming in namings),
+        "cause named": sum(naming.cause for naming in namings),
+    }
+
+
+HEADINGS = ("kind", "cases", *COUNTS, "diagnoses", "part named", "cause named")
+
+
+def rows(results: Iterable[Result]) -> list[tuple[str, ...]]:
+    """Return the table of a run under HEADINGS, a row for each kind."""
+    found = list(results)
+    return [
+        _row(kind, [result for result in found if result.kind == kind])
+        for kind in KINDS
+        if any(result.kind == kind for result in found)
+    ]
+
+
+def _row(kind: str, results: list[Result]) -> tuple[str, ...]:
+    counts = tally(results)[kind]
+    named = accuracy(results)
+    total = named.pop("diagnoses")
+    shares = [f"{100 * count / total:.1f}%" if total else "-" for count in named.values()]
+    return (kind, str(len(results)), *map(str, counts.values()), str(total or "-"), *shares)
+
+
+def markdown(results: Sequence[Result], seconds: float, jobs: int) -> str:
+    """Return the page that docs/ keeps: the table, how long it took, and what was left out."""
+    lines = [
+        "# How the grader is graded",
+        "",
+        "`make verify` grades submissions whose verdict is known (tests/corpus) and compares. The",
+        "diagnoses are those of the wrong ones: whether the right file was named, and whether the",
+        "right cause was; a difference without a cause counts as none.",
+        "",
+        f"{measured()}: {len(results)} cases in {seconds / 60:.0f} minutes on {jobs} processes.",
+        "",
+        table(HEADINGS, rows(results)).rstrip(),
+    ]
+    for title, found in (
+        ("Not as expected", [(r, "; ".join(r.problems)) for r in results if r.problems]),
+        ("Not run here", [(r, r.skipped) for r in results if r.verdict == "skipped"]),
+    ):
+        if found:
+            lines += ["", f"{title}:", ""]
+            lines += [f"- {result.kind}/{result.name}: {why}" for result, why in found]
+    return "\n".join(lines) + "\n"
+
+
 def main(options: argparse.Namespace) -> int:
     """Run `python -m grader verify` and return its exit code."""
     kinds = [options.kind] if options.kind else list(corpus.KINDS)
@@ -168,53 +390,36 @@ def main(options: argparse.Namespace) -> int:
     share, shares = options.shard
     cases = cases[share - 1 :: shares]
     console = Console(highlight=False)
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    ) as progress:  # fmt: skip
-        bar = progress.add_task("judging", total=len(cases))
+    with Shown("judging", len(cases), console) as progress:
 
         def heard(result: Result) -> None:
-            progress.advance(bar)
+            progress.step()
             name = f"{result.kind}/{result.name}"
             if result.problems or not console.is_terminal:
-                line = f"{result.verdict:>11}  {name}  {result.seconds:.1f} s"
-                console.print(Text(line), soft_wrap=True)
+                progress.say(f"{result.verdict:>11}  {name}  {result.seconds:.1f} s")
             for problem in result.problems:
-                console.print(Text(f"{'':>11}  {problem}", style="red"), soft_wrap=True)
+                progress.say(f"{'':>11}  {problem}", "red")
 
         began = time.monotonic()
         results = judge_all(cases, options.isolation, options.jobs, heard)
     seconds = time.monotonic() - began
+    counts = {"cases": tally(results), "accuracy": accuracy(results)}
+    listed = [result.to_json() for result in results]
     write_json(
-        options.out / "verify.json",
-        {"cases": tally(results), "accuracy": accuracy(results), "seconds": round(seconds, 1),
-         "results": [result.to_json() for result in results]},
-    )  # fmt: skip
-    show(results, console)
+        options.out / "verify.json", counts | {"seconds": round(seconds, 1), "results": listed}
+    )
+    for result in results:
+        name = f"{result.kind}/{result.name}"
+        if result.skipped:
+            console.print(Text(f"skipped {name}: {result.skipped}"))
+        for problem in result.problems:
+            console.print(Text(f"mismatch {name}: {problem}", style="red"), soft_wrap=True)
+    show(HEADINGS, rows(results), console)
     console.print(f"{len(results)} cases in {seconds:.0f} s on {options.jobs} processes")
     console.print(Text(f"full result: {options.out / 'verify.json'}"), style="dim")
     if options.write_docs:
-        DOCS.parent.mkdir(exist_ok=True)
-        page = markdown(results, seconds, options.jobs)
-        DOCS.write_text(page, encoding="utf-8")
+        DOCS.write_text(markdown(results, seconds, options.jobs), encoding="utf-8")
     return 1 if any(result.problems for result in results) else 0
-
-
-def show(results: list[Result], console: Console) -> None:
-    """Print the table, what was skipped, and every mismatch."""
-    for result in results:
-        if result.skipped:
-            console.print(Text(f"skipped {result.kind}/{result.name}: {result.skipped}"))
-        for problem in result.problems:
-            line = f"mismatch {result.kind}/{result.name}: {problem}"
-            console.print(Text(line, style="red"), soft_wrap=True)
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in HEADINGS:
-        table.add_column(heading, no_wrap=True)
-    for row in rows(results):
-        table.add_row(*row)
-    console.print(table)
 
 
 if __name__ == "__main__":

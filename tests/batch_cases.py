@@ -19,8 +19,7 @@ from platform_cases import tree as passed
 
 from grader import __main__ as command_line
 from grader.batch import command, keys
-from grader.batch.task import untimed
-from grader.batch.view import Who, texts
+from grader.batch.task import Who, texts, untimed
 
 Files = dict[str, bytes]
 

@@ -41,8 +41,9 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
     notes = tmp_path / "notes"
     notes.mkdir()
     code = WORKER.format(tests=str(HERE), root=str(HERE.parent), notes=str(notes))
-    setup = "from grader.batch import fleet\nfleet.Child.__init__.__defaults__ = "
-    setup += f"({(sys.executable, '-c', code)!r},)\n"
+    setup = (
+        f"from grader.batch import cluster\ncluster.COMMAND = {(sys.executable, '-c', code)!r}\n"
+    )
     (tmp_path / "stand_in.py").write_text(setup)
     environment = os.environ | {"PYTHONPATH": f"{HERE.parent}:{tmp_path}"}
     file = tmp_path / "scheduler.json"

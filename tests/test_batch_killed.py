@@ -16,7 +16,7 @@ import psutil
 import pytest
 from batch_cases import Stub, book, contents, run, small_class
 
-from grader.batch.fleet import Fleet
+from grader.pool import Pool
 
 HERE = Path(__file__).resolve().parent
 CLASS = {f"s{i:02}": f"right{i}" for i in range(24)}
@@ -56,8 +56,10 @@ def results(out: Path) -> dict[str, bytes]:
     return contents(out, lambda name: not name.startswith((".", "timings.csv")))
 
 
-def fleet(tmp_path: Path, jobs: int = 2, budget_s: float = 60.0) -> Fleet:
-    return Fleet(jobs, budget_s, tmp_path, (sys.executable, "-c", WORKER))
+def fleet(tmp_path: Path, jobs: int = 2, budget_s: float = 60.0) -> Pool:
+    (tmp_path / "stand_in.py").write_text(WORKER)
+    path = {"PYTHONPATH": str(tmp_path)}
+    return Pool(jobs, "stand_in", budget_s=budget_s, environment=path)
 
 
 @pytest.mark.parametrize("stored", [0, 3, 15])

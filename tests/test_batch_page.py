@@ -17,8 +17,7 @@ from platform_cases import tree as passed
 from test_report_html import ATTACK, Outline
 
 from grader.batch import page
-from grader.batch.rows import ABSENT, FLAGGED, INCOMPLETE, Rows, action, no_verdict, verdict
-from grader.batch.store import compact
+from grader.batch.rows import ABSENT, FLAGGED, INCOMPLETE, action, no_verdict, verdict
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -28,23 +27,15 @@ def row(name: str, found: dict) -> dict:
     return {"name": name, "students": [student], "late": None, "notes": [], **found}
 
 
-def packed(*found: dict) -> Rows:
-    made = Rows()
-    for each in found:
-        made.add(compact(each))
-    return made
-
-
-def rows() -> Rows:
+def rows() -> list[dict]:
     stopped = passed(padding_invariance={"status": "failed"}, masks={"status": "failed"})
-    found = [
+    return [
         row("anna", verdict(passed())),
         row("ben", verdict(mixed())),
         row("carl", verdict(stopped)),
         row("dora", no_verdict("ungradable", "torn.zip is damaged", 100)),
         row("emil", no_verdict("grader_error", "it ended", 100)),
     ]
-    return packed(*found)
 
 
 def text_of(made: str) -> str:
@@ -71,14 +62,14 @@ def test_missing_file_is_asked_for_and_a_flag_is_still_looked_at():
     assert (found["status"], found["score"]) == ("not_passed", 94)
     assert action(found) == f"{FLAGGED}; {INCOMPLETE}"
     assert action(found | {"flags": []}) == INCOMPLETE
-    text = text_of("".join(page.render(packed(row("anna", found)), [], LAB)))
+    text = text_of("".join(page.render([row("anna", found)], [], LAB)))
     assert f"incomplete 1 {INCOMPLETE}" in text
 
 
 def test_nothing_of_a_submission_is_markup():
     attack = row(ATTACK, verdict(mixed()) | {"cause": ATTACK, "codes": [ATTACK], "how": ATTACK})
     attack["students"][0] |= {"name": ATTACK, "email": ATTACK}
-    made = "".join(page.render(packed(attack), [ATTACK], LAB))
+    made = "".join(page.render([attack], [ATTACK], LAB))
     outline = Outline(made)
     assert len(outline.all("script")) == 1 and "&lt;script&gt;" in made
     assert not {tag for tag, _ in outline.tags} & {"link", "img", "iframe", "object"}

@@ -12,7 +12,7 @@ from batch_cases import Stub, book, contents, run, small_class, student
 from class_cases import as_zip, write
 
 from grader.batch import loop
-from grader.batch.earlier import SEEN
+from grader.batch.store import SEEN
 from grader.collect import stamps
 
 
@@ -119,7 +119,7 @@ def test_whatever_was_touched_is_read_again_alone(tmp_path, touch, settled, read
 def test_another_grader_reads_everything_again(tmp_path, settled, reads, monkeypatch):
     source, out = small_class(tmp_path / "class", anna="x", ben="y"), tmp_path / "out"
     run(source, out)
-    monkeypatch.setattr("grader.batch.earlier.code", lambda: "another")
+    monkeypatch.setattr("grader.batch.store.source", lambda: "another")
     assert again(source, out, reads)[0] == ["anna", "ben"]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grader import calibrate, corpus, margins
+from grader import calibrate, corpus
 from grader.settings import load
 
 GATES = dict.fromkeys(calibrate.GATES, ["passed", {}])
@@ -62,8 +62,8 @@ def test_every_configuration_has_its_seeds_and_the_larger_a_tenth():
 
 
 def test_upper_bound_of_a_rate_is_the_known_one():
-    assert margins.upper_rate(0, 50) == pytest.approx(1 - 0.05 ** (1 / 50))
-    assert margins.upper_rate(1, 1) == 1.0
+    assert calibrate.upper_rate(0, 50) == pytest.approx(1 - 0.05 ** (1 / 50))
+    assert calibrate.upper_rate(1, 1) == 1.0
 
 
 LAB = load()

@@ -206,7 +206,7 @@ def test_known_mistakes_find_their_answers_recorded(unpacked: Path, every: int) 
         referee.expectations = Expectations.load(unpacked / "grader/expected.safetensors")
         for case in cases[every * 5 :: 40]:
             path = unpacked.parent / case.name
-            patching.write(patching.patched(case.base, case.edit, case.file, case.delete), path)
+            patching.write(case.tree(), path)
             scope = case.scope(lab.points)
             found = referee.grade(Request(path, tasks=scope.tasks, gates=scope.gates))
             trouble[case.name] = found["grader_error"]

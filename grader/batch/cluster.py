@@ -6,15 +6,17 @@ bytes of a submission, and the bytes of its result.
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import Future
 from importlib import import_module
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from grader.batch.fleet import Child
 from grader.batch.store import BatchError
+from grader.pool import ONE_THREAD, Child
 
 LOCAL = "local"
+COMMAND = (sys.executable, "-m", "grader.batch.worker")
 _ANSWER_S = 30.0
 # Dask gives a task up when so many of its workers have died.
 _RETRIES = 3
@@ -28,9 +30,9 @@ def grade(task: bytes, budget_s: float) -> bytes:
     try:
         child = _children.get_nowait()
     except Empty:
-        child = Child(None, budget_s)
+        child = Child(COMMAND, budget_s, ONE_THREAD)
     try:
-        return child.judge(task)
+        return child.ask(task, again=True)
     finally:
         _children.put(child)
 

@@ -7,20 +7,19 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+from rich.console import Console
+
 from grader import sandbox, settings
-from grader.batch import book, compare, keys, merge, page, uploads
+from grader.batch import compare, keys, merge, page, uploads
 from grader.batch.cluster import Cluster
-from grader.batch.earlier import SEEN, seen_lines
-from grader.batch.fleet import Engine, Fleet
-from grader.batch.loop import Loop
-from grader.batch.progress import Shown
-from grader.batch.rows import Row, Rows, count, missing_row
-from grader.batch.store import STATE, BatchError, Output, compact
+from grader.batch.loop import Engine, Loop
+from grader.batch.rows import Row, count, gradebook, missing_row
+from grader.batch.store import SEEN, STATE, BatchError, Output, compact, seen_lines
 from grader.collect import (
     Collected,
     CollectError,
@@ -31,14 +30,16 @@ from grader.collect import (
     collect,
     read_roster,
 )
-from grader.csvtext import CsvError
+from grader.csvtext import CsvError, csv_text
 from grader.files import replacing
-from grader.gradebooks import GradebookError
+from grader.gradebooks import Grade, GradebookError, fill
+from grader.pool import ONE_THREAD, Pool
+from grader.progress import Shown
 from grader.result import number
 from grader.settings import Settings
+from grader.text import one_line
 
 GRADED, NEEDS_A_PERSON, CANNOT_RUN, GRADER_FAILED, STOPPED = 0, 1, 2, 3, 130
-
 
 EngineOf = Callable[[argparse.Namespace, Settings, Output], Engine]
 
@@ -56,8 +57,9 @@ def main(options: argparse.Namespace, engine_of: EngineOf | None = None) -> int:
         roster = read_roster(_bytes(options.roster, "roster")) if options.roster else None
         old = compare.load(options.compare) if options.compare else None
         if options.fill:
-            most = number(Fraction(lab.points.maximum))
-            uploads.check(_bytes(options.fill, "gradebook"), options.column, most)
+            # Whatever is wrong with it is better said before a class is graded.
+            nobody = Grade("", (), "", None, number(Fraction(lab.points.maximum)))
+            fill(_bytes(options.fill, "gradebook"), [nobody], options.column)
         collection = collect(options.source, lab, roster, options.pattern)
         shared = keys.inputs(lab, chosen_isolation(options.isolation).contained)
         with Output(options.out, merge.name_of(options.shard) if options.shard else "") as output:
@@ -96,17 +98,14 @@ class Batch:
         if options.merge is not None:
             self.shared = merge.recorded(output, options.merge, self.shared)
         rows = self._run(self.collection.submissions, views=True)
-        absent = missing_rows(self.collection, roster, self.lab)
-        for each in absent:
-            rows.add(compact(each))
+        rows += missing_rows(self.collection, roster, self.lab)
         self._write(rows)
         for line in uploads.write(output, rows, options.fill, options.column):
             print(line)
         if old is not None:
             report_changes(output, compare.changes(old, self.shared, rows))
         counts = count(rows)
-        text = ", ".join(f"{number} {status}" for status, number in counts.items())
-        print(f"{len(rows)} in the class: {text or 'none'}")
+        print(f"{len(rows)} in the class: {_counted(counts) or 'none'}")
         print(
             f"gradebook: {output.folder / 'gradebook.csv'}   page: {output.folder / 'index.html'}"
         )
@@ -116,41 +115,67 @@ class Batch:
         """Grade one share of the class into the store."""
         shard = self.options.shard
         merge.record(self.output, shard, self.shared)
-        rows = self._run(merge.share(self.collection.submissions, shard), views=False)
-        counts = count(rows)
-        text = ", ".join(f"{n} {status}" for status, n in counts.items()) or "nothing to do"
+        # Every nth, so that shards take about as long.
+        share = self.collection.submissions[shard[0] - 1 :: shard[1]]
+        counts = count(self._run(share, views=False))
+        text = _counted(counts) or "nothing to do"
         print(f"shard {merge.name_of(shard)}: {text}; join the shards with --merge")
         return exit_code(counts)
 
-    def _run(self, submissions: list[Collected], *, views: bool) -> Rows:
+    def _run(self, submissions: list[Collected], *, views: bool) -> list[Row]:
         """Grade, or only look up where shards are merged, and return the rows."""
         options, output = self.options, self.output
-        shown = Shown(len(submissions), quiet=options.quiet)
-        with ExitStack() as stack:
-            engine = None
-            if options.merge is None:
-                engine = stack.enter_context(closing(self.engine_of(options, self.lab, output)))
-            stack.enter_context(shown)
-            loop = Loop(self.lab, self.shared, output, engine, options.isolation, shown, views)
+        console = Console(stderr=True, highlight=False)
+        progress = Shown("grading", len(submissions), console, quiet=options.quiet)
+        merging = options.merge is not None
+        using = nullcontext() if merging else closing(self.engine_of(options, self.lab, output))
+        with using as engine, progress:
+            loop = Loop(
+                self.lab, self.shared, output, engine, options.isolation, told(progress), views
+            )
             try:
                 return loop.run(submissions)
             finally:
-                if shown.graded:
-                    write_text(output.folder / "timings.csv", loop.timings())
+                if loop.seconds:
+                    names = [one.key for one in submissions if one.key in loop.seconds]
+                    lines = [(name, f"{loop.seconds[name]:.1f}") for name in names]
+                    text = csv_text([("submission", "seconds"), *lines])
+                    write_text(output.folder / "timings.csv", [text])
 
-    def _write(self, rows: Rows) -> None:
+    def _write(self, rows: list[Row]) -> None:
         """Write what is made of all rows."""
         lines = self.collection.report.lines()
-        self.output.forget_others({one.key for one in self.collection.submissions})
+        submissions = self.collection.submissions
+        self.output.forget_others({one.key for one in submissions})
         folder = self.output.folder
         with replacing(folder / SEEN) as file:
-            file.writelines(seen_lines(self.shared, self.collection.submissions, rows))
+            file.writelines(seen_lines(self.shared, submissions, rows))
         with replacing(folder / STATE) as file:
-            file.write(compact({"inputs": vars(self.shared)}))
-            file.writelines(rows.lines())
-        write_text(folder / "gradebook.csv", book.write(rows))
+            file.writelines(map(compact, [{"inputs": vars(self.shared)}, *rows]))
+        write_text(folder / "gradebook.csv", [gradebook(rows)])
         write_text(folder / "collection.txt", (f"{line}\n" for line in lines))
         write_text(folder / "index.html", page.render(rows, lines, self.lab))
+
+
+def told(progress: Shown) -> Callable[[Row, bool], None]:
+    """Return what the loop tells of every submission: a terminal hears of trouble only."""
+
+    def hear(row: Row, graded: bool) -> None:
+        progress.step(worked=graded)
+        status, score = row["status"], row["score"]
+        if progress.console.is_terminal and status != "grader_error":
+            return
+        if graded or score is None:
+            why = f": {one_line(row['cause'])[:160]}"
+            text = why if score is None else f", {score} of {row['max_score']}"
+            place = f"{progress.done}/{progress.total}"
+            progress.say(f"{place} {row['name']}: {status}{text}; {progress.pace()}")
+
+    return hear
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {status}" for status, number in counts.items())
 
 
 def stopped(options: argparse.Namespace) -> str:
@@ -184,7 +209,7 @@ def refuse_at_odds(options: argparse.Namespace) -> None:
 
 
 def write_text(path: Path, pieces: Iterable[str]) -> None:
-    """Write a file piece by piece, so that it is in memory nowhere as a whole."""
+    """Write a file of what may hold characters that nobody can encode."""
     with replacing(path) as file:
         file.writelines(piece.encode("utf-8", "replace") for piece in pieces)
 
@@ -198,7 +223,8 @@ def usual_engine(options: argparse.Namespace, lab: Settings, output: Output) -> 
     jobs = options.jobs or cores()
     if options.cluster:
         return Cluster(options.cluster, jobs, budget)
-    return Fleet(jobs, budget, output.temporary)
+    environment = ONE_THREAD | {"TMPDIR": str(output.temporary)}
+    return Pool(jobs, "grader.batch.worker", budget_s=budget, environment=environment)
 
 
 def report_changes(output: Output, changes: list[compare.Change]) -> None:
@@ -206,9 +232,7 @@ def report_changes(output: Output, changes: list[compare.Change]) -> None:
     write_text(output.folder / "changes.csv", [compare.table(changes)])
     print(f"{len(changes)} scores changed: {output.folder / 'changes.csv'}")
     for change in changes:
-        name, _, *_, cause, where = map(str, change.line())
-        old, new = ((row or {}).get("score") for row in (change.old, change.new))
-        print(f"  {name}: {old} to {new}, because of {cause}" + (f" ({where})" if where else ""))
+        print(f"  {compare.said(change)}")
 
 
 def exit_code(counts: Mapping[str, int]) -> int:

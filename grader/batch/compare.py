@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from grader.batch.keys import Inputs, causes
 from grader.batch.rows import Row
-from grader.batch.store import STATE, BatchError
-from grader.platforms.nbgrader_csv import cell
+from grader.batch.store import STATE, BatchError, read_state
+from grader.csvtext import cell, csv_text
 from grader.result import number
 
 COLUMNS = ("submission", "students", "old_status", "old_score", "new_status", "new_score",
@@ -22,40 +19,8 @@ COLUMNS = ("submission", "students", "old_status", "old_score", "new_status", "n
 # Nothing that we know of changed: then a check is not as settled as it should be.
 UNEXPLAINED = "none: the same inputs gave another score"
 NAMES = {"submission": "code", "contained": "isolation"}
-
-
-@dataclass(frozen=True)
-class Change:
-    """One submission whose score or status is another one than before."""
-
-    old: Row | None
-    new: Row | None
-    cause: str
-
-    def line(self) -> list[Any]:
-        """Return its line of `changes.csv`."""
-        one: Row = self.new or self.old or {}
-        old: Row = self.old or {}
-        new: Row = self.new or {}
-        before, after = old.get("score"), new.get("score")
-        students = ", ".join(s["name"] or next(iter(s["ids"]), "") for s in one["students"])
-        difference = None
-        if before is not None and after is not None:
-            difference = number(Fraction(str(after)) - Fraction(str(before)))
-        return [
-            cell(one["name"]), cell(students), old.get("status", "absent"), _text(before),
-            new.get("status", "absent"), _text(after), _text(difference), self.cause,
-            cell("; ".join(self._where(old, new))),
-        ]  # fmt: skip
-
-    def _where(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-        """Return the parts and gates whose points changed."""
-        before, after = old.get("scores", {}), new.get("scores", {})
-        if not before or not after:
-            return []
-        names = dict.fromkeys([*before, *after])
-        pairs = [(n, before.get(n, "absent"), after.get(n, "absent")) for n in names]
-        return [f"{name}: {old} to {new}" for name, old, new in pairs if old != new]
+ABSENT: Row = {"status": "absent", "score": None, "scores": {}}
+Change = dict[str, Any]  # by `COLUMNS`
 
 
 def load(path: Path) -> tuple[Row, list[Row]]:
@@ -68,10 +33,7 @@ def load(path: Path) -> tuple[Row, list[Row]]:
         BatchError: no batch has ended there.
     """
     try:
-        head, *rows = map(json.loads, (path / STATE).read_bytes().splitlines())
-        if not all("status" in row and "name" in row for row in rows):
-            raise KeyError("status")
-        return head["inputs"], rows
+        return read_state(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BatchError(
             f"--compare expects the output folder of a batch that ended, with {STATE} in it; "
@@ -83,29 +45,49 @@ def changes(old: tuple[Row, list[Row]], inputs: Inputs, rows: Iterable[Row]) -> 
     """Return what changed between two runs, in the order of the new rows, those gone last."""
     before_inputs, old_rows = old
     before = {_identity(row): row for row in old_rows}
-    shared = inputs.__dict__
     found = []
     for row in rows:
         earlier = before.pop(_identity(row), None)
         if earlier is None:
-            found.append(Change(None, row, "code"))
+            found.append(_change(ABSENT, row, "code"))
         elif (earlier["score"], earlier["status"]) != (row["score"], row["status"]):
             theirs = before_inputs | {"submission": earlier["submission"]}
-            ours = shared | {"submission": row["submission"]}
+            ours = vars(inputs) | {"submission": row["submission"]}
             names = [NAMES.get(name, name) for name in causes(theirs, ours)]
             failed = "grader_error" in (earlier["status"], row["status"])
             words = "the grader failed in one of the runs" if failed else UNEXPLAINED
-            found.append(Change(earlier, row, " and ".join(names) or words))
-    return found + [Change(row, None, "code") for row in before.values()]
+            found.append(_change(earlier, row, " and ".join(names) or words))
+    return found + [_change(row, ABSENT, "code") for row in before.values()]
+
+
+def _change(old: Row, new: Row, cause: str) -> Change:
+    """Return what is said of one submission whose score or status is another one than before."""
+    one = old if new is ABSENT else new
+    students = ", ".join(s["name"] or next(iter(s["ids"]), "") for s in one["students"])
+    scores = old["score"], new["score"]
+    difference = None
+    if None not in scores:
+        difference = number(Fraction(str(new["score"])) - Fraction(str(old["score"])))
+    before, after = old["scores"], new["scores"]
+    names = dict.fromkeys([*before, *after]) if before and after else ()
+    pairs = [(name, before.get(name, "absent"), after.get(name, "absent")) for name in names]
+    where = "; ".join(f"{name}: {was} to {now}" for name, was, now in pairs if was != now)
+    values = (cell(one["name"]), cell(students), old["status"], scores[0], new["status"],
+              scores[1], difference, cause, cell(where))  # fmt: skip
+    return dict(zip(COLUMNS, values, strict=True))
 
 
 def table(found: Iterable[Change]) -> str:
     """Return `changes.csv`."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(change.line() for change in found)
-    return out.getvalue()
+    return csv_text([COLUMNS, *(change.values() for change in found)])
+
+
+def said(change: Change) -> str:
+    """Return a change as a sentence."""
+    name, old, new, cause, where = (
+        change[k] for k in ("submission", "old_score", "new_score", "cause", "where")
+    )
+    return f"{name}: {old} to {new}, because of {cause}" + (f" ({where})" if where else "")
 
 
 def _identity(row: Mapping[str, Any]) -> str:
@@ -113,7 +95,3 @@ def _identity(row: Mapping[str, Any]) -> str:
         return str(row["name"])
     # A missing student has no submission: the ids tell who it is.
     return "missing:" + json.dumps([[s["ids"], s["email"], s["name"]] for s in row["students"]])
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)

@@ -58,7 +58,7 @@ def inputs(lab: Settings, contained: bool) -> Inputs:
     versions = {k: v for k, v in environment().items() if k != "executable"}
     return Inputs(
         submission="",
-        grader=_source(),
+        grader=source(_WITHOUT_INFLUENCE),
         configuration=hashlib.sha256(repr(replace(lab, salt="-")).encode()).hexdigest(),
         seed=_digest(["SHA-256 of salt and submission", lab.salt]),
         versions=_digest(versions),
@@ -72,13 +72,8 @@ def causes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 @cache
-def code() -> str:
-    """Return a digest of all that reads a submission: more than decides its result."""
-    return _source(frozenset({"bench"}))
-
-
-@cache
-def _source(without: frozenset[str] = _WITHOUT_INFLUENCE) -> str:
+def source(without: frozenset[str] = frozenset()) -> str:
+    """Return a digest of the grader and the given files, some folders aside."""
     digest = hashlib.sha256()
     for root in (PACKAGE, originals()):
         for path in sorted(root.rglob("*")):

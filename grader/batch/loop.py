@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import re
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import closing
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
-from grader.batch import view
-from grader.batch.earlier import READ, ROW, SEEN, Lines, mark, seen_head
-from grader.batch.fleet import Engine
+from grader import intake
 from grader.batch.keys import Inputs, causes
-from grader.batch.reader import read
-from grader.batch.rows import Row, Rows, no_verdict, row, verdict
-from grader.batch.store import STATE, Output, compact
-from grader.batch.task import graded, pack
-from grader.batch.view import Who
-from grader.collect import Collected
+from grader.batch.rows import Row, no_verdict, row, verdict
+from grader.batch.store import Output, mark, seen
+from grader.batch.task import MESSAGE, NAMES, Who, graded, pack, texts
+from grader.collect import Collected, place
+from grader.collect.gather import NO_ROOM
 from grader.files import replace_file
-from grader.intake import Staged
+from grader.intake import IntakeError, Staged
 from grader.locate import PACKAGE
 from grader.result import number
 from grader.settings import Settings
+from grader.text import one_line
 
 # Of a required task; those of stretch tasks have a letter.
 STUB = re.compile(rb"raise NotImplementedError\(.task \d")
@@ -34,23 +31,32 @@ STUB = re.compile(rb"raise NotImplementedError\(.task \d")
 _AHEAD = 2
 
 
-class Heard(NamedTuple):
-    """What the loop tells as it goes: one submission is done."""
+class Engine(Protocol):
+    """Whatever grades: a pool of processes here, a cluster, or a stand-in that a test puts in."""
 
-    name: str
-    row: Row
-    graded: bool
-    seconds: float
+    @property
+    def slots(self) -> int:
+        """Return how many submissions it works on at a time."""
+
+    def submit(self, task: bytes) -> Future[bytes]:
+        """Begin a grading."""
+
+    def close(self) -> None:
+        """End it and all of its processes."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A submission whose result is being made, and its place in the class."""
+    """A submission whose row is being made; it has no inputs where it cannot be graded."""
 
-    place: int
     one: Collected
     notes: tuple[str, ...]
-    inputs: Inputs
+    inputs: Inputs | None
+
+    @property
+    def key(self) -> str:
+        """Return the key of its result, or ""."""
+        return self.inputs.key if self.inputs else ""
 
     @property
     def who(self) -> Who:
@@ -63,7 +69,7 @@ class Waiting:
 
 
 class Loop:
-    """Grades a class into an output folder; rows lie on disk, so that memory stays flat."""
+    """Grades a class into an output folder."""
 
     def __init__(
         self,
@@ -72,7 +78,7 @@ class Loop:
         output: Output,
         engine: Engine | None,
         isolation: str,
-        hear: Callable[[Heard], None],
+        hear: Callable[[Row, bool], None],
         views: bool = True,
     ) -> None:
         """Prepare.
@@ -83,7 +89,7 @@ class Loop:
             output: where they go.
             engine: what grades; None = what is not in the store is left ungraded.
             isolation: what the workers are to use.
-            hear: is told of every submission that is done.
+            hear: is told of every submission that is done: its row, and whether it was graded now.
             views: whether the students' folders are written.
         """
         self.lab = lab
@@ -94,146 +100,152 @@ class Loop:
         self.hear = hear
         self.views = views
         self.max_score = number(Fraction(lab.points.maximum))
-        self.submissions: Sequence[Collected] = ()
-        self.rows = Rows(output.temporary)
+        self.rows: dict[str, Row] = {}
+        self.seconds: dict[str, float] = {}
         self.futures: dict[Future[bytes], str] = {}
         self.waiting: dict[str, list[Waiting]] = {}
-        self.old = Lines(output.folder / STATE, ROW)
-        self.seen = Lines(output.folder / SEEN, READ, seen_head(shared))
+        self.old = output.old_rows()
+        self.seen = seen(output.folder, shared)
 
-    def run(self, submissions: Sequence[Collected]) -> Rows:
+    def run(self, submissions: Sequence[Collected]) -> list[Row]:
         """Grade what has to be graded; return the rows in the order of the submissions.
-
-        Args:
-            submissions: in the order of their names.
 
         Raises:
             OSError: the output disk is full, or cannot be written; what is stored stays.
         """
-        self.submissions = submissions
-        self.rows = Rows(self.output.temporary, len(submissions))
-        later = array("q")
-        with closing(self.old), closing(self.seen):
-            for place, one in enumerate(submissions):
-                if not self._begin(place, one):
-                    later.append(place)
-            # Nothing was known of them, and what the last run left is not read a second time.
-            for place in later:
-                self._begin(place, submissions[place], last=True)
+        later = [one for one in submissions if not self._begin(one)]
+        for one in later:
+            self._begin(one, last=True)
         while self.futures:
             self._finish()
-        return self.rows
+        return [self.rows[one.key] for one in submissions]
 
-    def timings(self) -> Iterator[str]:
-        """Yield the lines of `timings.csv`: the seconds of each grading of this run."""
-        yield "submission,seconds\n"
-        for place, seconds in enumerate(self.rows.seconds):
-            if not math.isnan(seconds):
-                yield f"{self.submissions[place].key},{seconds:.1f}\n"
-
-    def _begin(self, place: int, one: Collected, last: bool = False) -> bool:
+    def _begin(self, one: Collected, *, last: bool = False) -> bool:
         """Begin with a submission; return False where it is unfinished and better begun `last`.
 
         The unfinished are graded within a second: they keep the other processes at work while one
         is still busy with a submission that takes long.
         """
-        seen = self.seen.of(one.key)
-        if seen is not None and seen["mark"] == mark(one):
-            inputs = replace(self.shared, submission=seen["submission"])
-            if self._known(Waiting(place, one, tuple(seen["notes"]), inputs)):
+        lay = self.seen.get(one.key)
+        if lay is not None and lay["mark"] == mark(one):
+            inputs = replace(self.shared, submission=lay["submission"])
+            if self._known(Waiting(one, tuple(lay["notes"]), inputs)):
                 return True
-        found = read(one, self.lab, self.output.temporary / "submission")
-        if found.staged is None:
-            self._trouble(place, one, found.notes, None, "ungradable", found.trouble)
+        staged, notes, trouble = read(one, self.lab, self.output.temporary / "submission")
+        if staged is None:
+            self._without(Waiting(one, notes, None), "ungradable", trouble)
             return True
-        waiting = Waiting(place, one, found.notes, self.shared.of(found.staged))
-        key = waiting.inputs.key
-        if key in self.waiting:
-            self.waiting[key].append(waiting)
+        waiting = Waiting(one, notes, self.shared.of(staged))
+        if waiting.key in self.waiting:
+            self.waiting[waiting.key].append(waiting)
         elif self._known(waiting):
             return True
         elif self.engine is None:
-            words = ("not_graded", "no shard has graded it")
-            self._trouble(place, one, found.notes, waiting.inputs, *words)
-        elif not last and unfinished(found.staged):
+            self._without(waiting, "not_graded", "no shard has graded it")
+        elif not last and unfinished(staged):
             return False
         else:
             while len(self.futures) >= _AHEAD * self.engine.slots:
                 self._finish()
-            self.waiting[key] = [waiting]
-            self.futures[self.engine.submit(pack(found.staged, self.isolation, waiting.who))] = key
+            self.waiting[waiting.key] = [waiting]
+            future = self.engine.submit(pack(staged, self.isolation, waiting.who))
+            self.futures[future] = waiting.key
         return True
 
     def _known(self, waiting: Waiting) -> bool:
         """Take the result from the store, if it is there."""
-        key = waiting.inputs.key
-        old = self.old.of(waiting.one.key)
-        if old is not None:
-            new = waiting.row({name: old[name] for name in no_verdict("", "", 0)})
-            same = all(old[k] == new[k] for k in ("key", "path", "notes"))
-            if same and self.output.path(key).exists() and self._has_view(waiting.one):
-                self._done(waiting, new, graded=False)
+        old = self.old.get(waiting.one.key)
+        if old is not None and self.output.path(waiting.key).exists():
+            found = waiting.row({name: old[name] for name in no_verdict("", "", 0)})
+            folder = self.output.student(waiting.one.key)
+            same = all(old[name] == found[name] for name in ("key", "path", "notes"))
+            if same and all((folder / name).exists() for name in NAMES):
+                self._keep(waiting, found)
                 return True
-        stored = self.output.get(key)
+        stored = self.output.get(waiting.key)
         if stored is None:
             return False
-        self._view(waiting, view.texts(stored["tree"], waiting.who))
-        self._done(waiting, waiting.row(verdict(stored["tree"])), graded=False)
+        tree = stored["tree"]
+        self._keep(waiting, waiting.row(verdict(tree)), texts(tree, waiting.who))
         return True
-
-    def _has_view(self, one: Collected) -> bool:
-        folder = self.output.student(one.key)
-        return all((folder / name).exists() for name in view.NAMES)
 
     def _finish(self) -> None:
         """Wait for a result, or several, and keep it."""
         for future in wait(self.futures, return_when=FIRST_COMPLETED).done:
             key = self.futures.pop(future)
-            waiting = self.waiting.pop(key)
+            first, *others = self.waiting.pop(key)
             tree, made, seconds, trouble = heard(future, self.shared)
-            if tree is not None:
-                self.output.put(key, {"inputs": waiting[0].inputs.__dict__, "tree": tree})
-            for each in waiting:
-                if tree is None:
-                    about = (each.place, each.one, each.notes, each.inputs)
-                    self._trouble(*about, "grader_error", trouble, seconds)
-                else:
-                    own = made if each is waiting[0] else view.texts(tree, each.who)
-                    self._view(each, own)
-                    self._done(each, each.row(verdict(tree)), graded=True, seconds=seconds)
-                seconds = 0.0
+            if tree is None:
+                for each in (first, *others):
+                    self._without(each, "grader_error", trouble)
+                continue
+            self.output.put(key, {"inputs": vars(first.inputs), "tree": tree})
+            self._keep(first, first.row(verdict(tree)), made, seconds)
+            for each in others:
+                self._keep(each, each.row(verdict(tree)), texts(tree, each.who), 0.0)
 
-    def _done(self, waiting: Waiting, made: Row, *, graded: bool, seconds: float = 0.0) -> None:
-        self.rows.put(waiting.place, compact(made), seconds if graded else math.nan)
-        self.hear(Heard(waiting.one.key, made, graded, seconds))
+    def _without(self, waiting: Waiting, status: str, cause: str) -> None:
+        """Keep a row without a result."""
+        made = waiting.row(no_verdict(status, cause, self.max_score))
+        self._keep(waiting, made, {MESSAGE: f"{status}: {cause}\n"})
 
-    def _trouble(
+    def _keep(
         self,
-        place: int,
-        one: Collected,
-        notes: tuple[str, ...],
-        inputs: Inputs | None,
-        status: str,
-        cause: str,
-        seconds: float = 0.0,
+        waiting: Waiting,
+        made: Row,
+        files: dict[str, str] | None = None,
+        seconds: float | None = None,
     ) -> None:
-        """Keep a row without a result, and say why in the student's folder."""
-        made = row(one, notes, inputs, no_verdict(status, cause, self.max_score))
-        if self.views:
-            folder = self.output.student(one.key)
-            replace_file(folder / view.MESSAGE, f"{status}: {cause}\n".encode("utf-8", "replace"))
-            for name in view.NAMES:
-                (folder / name).unlink(missing_ok=True)
-        self.rows.put(place, compact(made))
-        self.hear(Heard(one.key, made, False, seconds))
+        """Keep a row and write the student's folder.
 
-    def _view(self, waiting: Waiting, made: dict[str, str]) -> None:
-        """Write the student's folder."""
+        Args:
+            waiting: whose it is.
+            made: the row.
+            files: of the folder, which then holds no other of ours; None = they lie there.
+            seconds: what the grading took; None = there was none now.
+        """
         folder = self.output.student(waiting.one.key)
-        for name in view.NAMES if self.views else ():
-            replace_file(folder / name, made[name].encode("utf-8", "replace"))
-        if self.views:
-            (folder / view.MESSAGE).unlink(missing_ok=True)
+        if self.views and files is not None:
+            for name in (*NAMES, MESSAGE):
+                if name in files:
+                    replace_file(folder / name, files[name].encode("utf-8", "replace"))
+                else:
+                    (folder / name).unlink(missing_ok=True)
+        self.rows[waiting.one.key] = made
+        if seconds is not None:
+            self.seconds[waiting.one.key] = seconds
+        self.hear(made, seconds is not None)
+
+
+def read(
+    one: Collected, lab: Settings, scratch: Path
+) -> tuple[Staged | None, tuple[str, ...], str]:
+    """Return what is graded of a submission, notes on how it came, and why nothing can be graded.
+
+    Nothing is written where it lies; `scratch` is used and emptied.
+
+    Raises:
+        OSError: the disk on which `scratch` lies is full.
+    """
+    notes = one.notes
+    staged, trouble = None, ""
+    try:
+        placed = place(one, scratch, lab)
+        notes = (*notes, *placed.notes)
+        staged = replace(intake.examine(placed.path, lab), name=one.key)
+    except IntakeError as error:
+        trouble = str(error)
+    except Exception as error:  # nothing that was handed in may end the class
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise OSError(error.errno, error.strerror, str(scratch.parent)) from None
+        trouble = f"it cannot be read ({type(error).__name__}: {error})"
+    finally:
+        if one.path is None:
+            shutil.rmtree(scratch, ignore_errors=True)
+    # Where it lay or was unpacked is nobody's business, and differs from run to run.
+    for folder in (scratch, one.path.parent if one.path else scratch):
+        trouble = trouble.replace(f"{folder}/", "")
+    return staged, tuple(map(one_line, notes)), one_line(trouble)
 
 
 def unfinished(staged: Staged) -> bool:
@@ -242,17 +254,24 @@ def unfinished(staged: Staged) -> bool:
     return any(map(STUB.search, tasks))
 
 
-def heard(
-    future: Future[bytes], shared: Inputs
-) -> tuple[dict[str, Any] | None, dict[str, str], float, str]:
-    """Return the tree, the texts of the student's folder, the seconds, and what went wrong."""
+class Heard(NamedTuple):
+    """The tree, the texts of the student's folder, the seconds, and what went wrong."""
+
+    tree: dict[str, Any] | None
+    texts: dict[str, str]
+    seconds: float
+    trouble: str
+
+
+def heard(future: Future[bytes], shared: Inputs) -> Heard:
+    """Return what came of a grading; there is no tree where something went wrong."""
     try:
-        tree, seconds, inputs, texts = graded(future.result())
+        tree, seconds, inputs, made = graded(future.result())
     except Exception as error:  # an engine may fail in any way; the class goes on
-        return None, {}, 0.0, str(error) or type(error).__name__
-    differing = [n for n in causes(shared.__dict__, inputs) if n != "submission"]
+        return Heard(None, {}, 0.0, str(error) or type(error).__name__)
+    differing = [n for n in causes(vars(shared), inputs) if n != "submission"]
     if differing:
         words = f"the machine that graded it has another {' and '.join(differing)} than this one"
-        return None, {}, seconds, words
+        return Heard(None, {}, seconds, words)
     trouble = tree["grader_error"] or ("" if tree["complete"] else "the run did not finish")
-    return None if trouble else tree, texts, seconds, trouble
+    return Heard(None if trouble else tree, made, seconds, trouble)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from grader.batch.keys import Inputs, causes
 from grader.batch.store import BatchError, Output, check_mark, compact, read_object
-from grader.collect import Collected
 from grader.files import replace_file
 
 
@@ -20,14 +19,9 @@ def name_of(shard: tuple[int, int]) -> str:
     return f"{shard[0]}-of-{shard[1]}"
 
 
-def share(submissions: Sequence[Collected], shard: tuple[int, int]) -> list[Collected]:
-    """Return the submissions of one shard: every nth, so that shards take about as long."""
-    return list(submissions[shard[0] - 1 :: shard[1]])
-
-
 def record(output: Output, shard: tuple[int, int], shared: Inputs) -> None:
     """Note by what a shard graded."""
-    replace_file(output.folder / f"shard-{name_of(shard)}.json", compact(shared.__dict__))
+    replace_file(output.folder / f"shard-{name_of(shard)}.json", compact(vars(shared)))
 
 
 def recorded(output: Output, folders: Sequence[Path], own: Inputs) -> Inputs:
@@ -46,7 +40,7 @@ def recorded(output: Output, folders: Sequence[Path], own: Inputs) -> Inputs:
         check_mark(folder)
         for path in sorted(folder.glob("shard-*.json")):
             text = read_object(path)
-            if text is None or text.keys() != own.__dict__.keys():
+            if text is None or text.keys() != vars(own).keys():
                 raise BatchError(f"{path} cannot be read: run that shard again")
             found[path] = Inputs(**text)
     if not found:
@@ -55,7 +49,7 @@ def recorded(output: Output, folders: Sequence[Path], own: Inputs) -> Inputs:
     first, shared = next(iter(found.items()))
     for path, other in found.items():
         if other != shared:
-            names = " and ".join(causes(shared.__dict__, other.__dict__))
+            names = " and ".join(causes(vars(shared), vars(other)))
             raise BatchError(
                 f"{first} and {path} were graded by different {names}: run one of them again"
             )

@@ -1,22 +1,20 @@
 """What a person reads of each submission: a status to act on, and where it stopped.
 
 A row is plain JSON. `verdict` is the part of it that the result alone decides; the rest is who.
+`gradebook` is these rows as `gradebook.csv`.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import tempfile
-import weakref
-from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from grader.batch.keys import Inputs
-from grader.batch.view import Who
+from grader.batch.task import Who
 from grader.collect import Collected, Student
+from grader.csvtext import cell, csv_text
 
 Row = dict[str, Any]
 
@@ -90,7 +88,7 @@ def row(one: Collected, notes: Sequence[str], inputs: Inputs | None, found: Row)
     return {
         "name": one.key,
         "path": Who.of(one, tuple(notes)).place,
-        "students": [student_row(s) for s in one.students],
+        "students": [{**asdict(student), "ids": list(student.ids)} for student in one.students],
         "late": one.late,
         "upload": one.upload,
         "notes": list(notes),
@@ -102,27 +100,8 @@ def row(one: Collected, notes: Sequence[str], inputs: Inputs | None, found: Row)
 
 def missing_row(student: Student, max_score: int | float) -> Row:
     """Return the row of a student of whom nothing came."""
-    return {
-        "name": "",
-        "path": "",
-        "students": [student_row(student)],
-        "late": None,
-        "upload": "",
-        "notes": [],
-        "submission": "",
-        "key": "",
-        **no_verdict("missing", "", max_score),
-    }
-
-
-def student_row(student: Student) -> dict[str, Any]:
-    """Return a student as JSON."""
-    return {
-        "platform_id": student.platform_id,
-        "ids": list(student.ids),
-        "name": student.name,
-        "email": student.email,
-    }
+    nothing = Collected("", (student,), None)
+    return row(nothing, (), None, no_verdict("missing", "", max_score)) | {"path": ""}
 
 
 def action(found: Mapping[str, Any]) -> str:
@@ -132,68 +111,34 @@ def action(found: Mapping[str, Any]) -> str:
     return "; ".join(asked) or STATUSES[found["status"]]
 
 
-class Rows:
-    """The rows of a class, on disk: in memory a few numbers stand for each."""
-
-    def __init__(self, folder: Path | None = None, number: int = 0) -> None:
-        """Have no rows yet.
-
-        Args:
-            folder: where the file lies, which has no name there; None = where such files lie.
-            number: of the places that `put` fills in any order; `add` appends one.
-        """
-        self.folder = folder
-        # Unbuffered: nothing is left that could fail when the file is closed.
-        self.file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (held open)
-        weakref.finalize(self, self.file.close)
-        self.end = 0
-        self.starts = array("q", [-1]) * number
-        self.lengths = array("q", [0]) * number
-        self.seconds = array("d", [math.nan]) * number
-
-    def put(self, place: int, line: bytes, seconds: float = math.nan) -> None:
-        """Keep a row, a line of JSON, at its place, and the seconds if it was graded now.
-
-        Raises:
-            OSError: the disk is full.
-        """
-        rest = memoryview(line)
-        try:
-            self.file.seek(self.end)
-            while rest:
-                rest = rest[self.file.write(rest) :]
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self.folder)) from None
-        self.starts[place], self.lengths[place] = self.end, len(line)
-        self.seconds[place] = seconds
-        self.end += len(line)
-
-    def add(self, line: bytes) -> None:
-        """Append a row."""
-        for numbers in (self.starts, self.lengths):
-            numbers.append(-1)
-        self.seconds.append(math.nan)
-        self.put(len(self) - 1, line)
-
-    def __len__(self) -> int:
-        """Return the number of places."""
-        return len(self.starts)
-
-    def lines(self) -> Iterator[bytes]:
-        """Yield the rows as lines of JSON, as often as is asked."""
-        for start, length in zip(self.starts, self.lengths, strict=True):
-            if start >= 0:
-                self.file.seek(start)
-                yield self.file.read(length)
-
-    def __iter__(self) -> Iterator[Row]:
-        """Yield the rows, as often as is asked."""
-        return map(json.loads, self.lines())
-
-
 def count(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """Count the rows by status, in the order of `STATUSES`."""
-    counts = dict.fromkeys(STATUSES, 0)
-    for found in rows:
-        counts[found["status"]] += 1
-    return {status: number for status, number in counts.items() if number}
+    counts = Counter(found["status"] for found in rows)
+    return {status: counts[status] for status in STATUSES if counts[status]}
+
+
+COLUMNS = (
+    "student_id", "name", "email", "platform_id", "submission", "status", "score", "max_score",
+    "late", "stopped_at", "first_problem", "how", "diagnosis", "cause", "flags", "to_do", "notes",
+)  # fmt: skip
+
+
+def gradebook(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return `gradebook.csv`: one line for each student, quoted, safe to open in a spreadsheet."""
+    return csv_text([COLUMNS, *(line for found in rows for line in _lines(found))])
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[list[Any]]:
+    late = {None: "", True: "yes", False: "no"}[found["late"]]
+    score = "" if found["score"] is None else found["score"]
+    words = [
+        found["stopped"], found["first"], found["how"], next(iter(found["codes"]), ""),
+        found["cause"], " ".join(found["flags"]), action(found), "; ".join(found["notes"]),
+    ]  # fmt: skip
+    for student in found["students"] or [{}]:
+        ids = student.get("ids") or [student.get("platform_id") or found["name"]]
+        who = [ids[0], *(student.get(k, "") for k in ("name", "email", "platform_id"))]
+        yield [
+            *map(cell, (*who, found["name"])), found["status"], score, found["max_score"], late,
+            *map(cell, words),
+        ]  # fmt: skip

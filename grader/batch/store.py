@@ -14,21 +14,28 @@ that are whole. A file that lies in the store is never written again.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from grader.batch import view
-from grader.batch.keys import FORMAT
+from grader.batch.keys import FORMAT, Inputs, source
+from grader.batch.task import MESSAGE, NAMES
+from grader.collect import Collected
 from grader.collect.gather import NO_ROOM
 from grader.files import UNFINISHED, replace_file
 
 STATE = "batch.jsonl"
+SEEN = ".seen"
+# What a row must have to be taken over, and a line of `.seen`.
+ROW = frozenset({"name", "key", "path", "notes", "status", "score", "scores", "codes", "flags"})
+READ = frozenset({"name", "mark", "submission", "notes"})
 MARK = f"transformer-lab batch, format {FORMAT}\n"
 _TEMPORARY = "grader-batch-"
 
@@ -131,6 +138,12 @@ class Output:
         """Keep the result of `key`."""
         replace_file(self.path(key), compact(result))
 
+    def old_rows(self) -> dict[str, dict[str, Any]]:
+        """Return the rows that the last run left, by name."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return {row["name"]: row for row in read_state(self.folder)[1] if row.keys() >= ROW}
+        return {}
+
     def unwritable(self, error: OSError) -> BatchError:
         """Return what to raise when a file cannot be written."""
         advice = "make room" if error.errno in NO_ROOM else "make that possible"
@@ -151,7 +164,7 @@ class Output:
         with os.scandir(students) as entries:
             others = [e.name for e in entries if e.name not in names and e.is_dir()]
         for name in others:
-            for file in (*view.NAMES, view.MESSAGE):
+            for file in (*NAMES, MESSAGE):
                 (students / name / file).unlink(missing_ok=True)
             if not any((students / name).iterdir()):
                 (students / name).rmdir()
@@ -222,6 +235,49 @@ def read_object(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def read_state(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the inputs and the rows of a batch that ended.
+
+    Raises:
+        OSError, ValueError, KeyError or TypeError: there are none that can be read.
+    """
+    head, *rows = map(json.loads, (folder / STATE).read_bytes().splitlines())
+    if not all("status" in row and "name" in row for row in rows):
+        raise KeyError("status")
+    return head["inputs"], rows
+
+
+def seen(folder: Path, shared: Inputs) -> dict[str, dict[str, Any]]:
+    """Return what the last run read of each submission, by name, if it read by the same grader."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        head, *lines = (folder / SEEN).read_bytes().splitlines(keepends=True)
+        if head == _seen_head(shared):
+            return {line["name"]: line for line in map(json.loads, lines) if line.keys() >= READ}
+    return {}
+
+
+def seen_lines(
+    shared: Inputs, submissions: Iterable[Collected], rows: Iterable[Mapping[str, Any]]
+) -> Iterator[bytes]:
+    """Yield the lines of `.seen`: what was read of each submission, and its mark."""
+    yield _seen_head(shared)
+    for one, row in zip(submissions, rows, strict=False):  # then those of whom nothing came
+        if one.stamp and row["submission"]:
+            read = {name: row[name] for name in ("name", "submission", "notes")}
+            yield compact(read | {"mark": mark(one)})
+
+
+def mark(one: Collected) -> str:
+    """Return what decides what is read of a submission beside the grader, or ""."""
+    text = json.dumps([one.stamp, str(one.path), one.notes])
+    return hashlib.sha256(text.encode()).hexdigest() if one.stamp else ""
+
+
+def _seen_head(shared: Inputs) -> bytes:
+    """Return what else decides what is read: all that reads, more than decides a result."""
+    return compact({"by": hashlib.sha256(compact([vars(shared), source()])).hexdigest()})
 
 
 def compact(value: object) -> bytes:

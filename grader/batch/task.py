@@ -1,24 +1,83 @@
-"""The two messages of a grading, as JSON: a submission goes out, its result comes back.
+"""What a batch and its workers say to each other, as JSON, and the files that a student gets.
 
-Nothing else crosses between batch and workers, and nothing of it is ever unpickled.
+A submission goes out, its result comes back. Nothing else crosses, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grader.batch.view import Who
+from grader import report_html
+from grader.collect import Collected
 from grader.intake import Staged
+
+NAMES = ("results.json", "report.html")
+# Stands in a student's folder in place of these where there is no result.
+MESSAGE = "message.txt"
+UNPACKED = "unpacked"
+# Stands for a folder that nobody has made: it came as loose files, or as several archives.
+GATHERED = "PATH"
+
+
+@dataclass(frozen=True)
+class Who:
+    """What a result says of the submission beside its verdict.
+
+    Attributes:
+        name: of the submission in this class.
+        path: where it lies, or will lie when `archive` is unpacked, or `PATH`.
+        notes: on how it was collected.
+        archive: what has to be unpacked first, or "".
+    """
+
+    name: str
+    path: str
+    notes: tuple[str, ...]
+    archive: str = ""
+
+    @classmethod
+    def of(cls, one: Collected, notes: tuple[str, ...]) -> Who:
+        """Return what is to be said of a submission."""
+        archive, member = one.packed
+        path = f"{UNPACKED}/{member}" if archive else str(one.path or GATHERED)
+        return cls(one.key, path, notes, archive)
+
+    @property
+    def place(self) -> str:
+        """Return where it lies, in one text."""
+        return f"{self.archive}: {self.path}" if self.archive else self.path
+
+    def replay(self, seed: int) -> str:
+        """Return the command that grades it alone."""
+        command = f"python -m grader grade {shlex.quote(self.path)} --seed {seed}"
+        if not self.archive:
+            return command
+        return f"python -m zipfile -e {shlex.quote(self.archive)} {UNPACKED} && {command}"
+
+
+def texts(tree: Mapping[str, Any], who: Who) -> dict[str, str]:
+    """Return the texts of `NAMES`; the same result and student, the same bytes."""
+    submission = tree["submission"]
+    notes = [*who.notes, *submission["notes"]]
+    seen = dict(tree) | {
+        "submission": submission | {"name": who.name, "notes": notes},
+        "replay": who.replay(tree["seed"]),
+    }
+    result = json.dumps(seen, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return {"results.json": result, "report.html": report_html.render(seen)}
 
 
 def pack(staged: Staged, isolation: str, who: Who) -> bytes:
     """Return the message that asks for a grading, and for the texts of a student, on one line."""
     message = {
         "isolation": isolation,
-        "who": who.to_json(),
+        "who": asdict(who),
         "files": {k: base64.b64encode(v).decode("ascii") for k, v in staged.files.items()},
         "sha256": staged.sha256,
         "notes": staged.notes,
@@ -37,8 +96,8 @@ def unpack(message: dict[str, Any]) -> Staged:
         root=Path(),
         files={k: base64.b64decode(v) for k, v in message["files"].items()},
         sha256=message["sha256"],
-        notes=list(message["notes"]),
-        missing=dict(message["missing"]),
+        notes=message["notes"],
+        missing=message["missing"],
         tasks=tuple(message["tasks"]),
         stretch=tuple(message["stretch"]),
         weights=tuple(message["weights"]),
@@ -63,7 +122,7 @@ def graded(answer: bytes) -> Answer:
     found = json.loads(answer)
     if "trouble" in found:
         raise RuntimeError(found["trouble"])
-    return Answer(found["tree"], found["seconds"], found["inputs"], found["texts"])
+    return Answer(**found)
 
 
 def untimed(value: Any) -> Any:

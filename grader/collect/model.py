@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from grader.platforms.common import plain
+from grader.text import one_line
 
 MOST_KEY = 80
 
@@ -130,11 +130,6 @@ class Collection:
 
     submissions: list[Collected]
     report: Report
-
-
-def one_line(text: str) -> str:
-    """Return `text` on one line, without control and direction marks."""
-    return " ".join(plain(text).replace("\N{REPLACEMENT CHARACTER}", "").split())
 
 
 def safe_key(text: str) -> str:

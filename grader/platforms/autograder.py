@@ -17,8 +17,9 @@ from grader.engine import Referee, Request
 from grader.files import replace_file
 from grader.intake import IntakeError
 from grader.platforms import gradescope
-from grader.platforms.common import OUR_FAULT, plain
+from grader.platforms.common import OUR_FAULT
 from grader.platforms.fit import to_json
+from grader.text import plain
 
 GRADED, GRADER_FAILED = 0, 3
 UNSAFE = (

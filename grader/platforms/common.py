@@ -12,14 +12,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from grader.problems import flags
-from grader.result import SCHEMA, Status, clean_text, number
+from grader.result import SCHEMA, Status, number
+from grader.text import plain
 
 OUR_FAULT = (
     "The grader failed here, not your submission. Nothing was scored; the course staff has to "
@@ -28,7 +28,6 @@ OUR_FAULT = (
 UNFINISHED = "Grading did not finish. What stands here was found until then and is not final."
 # A score is rounded to two decimals once, so two roundings differ by at most this much.
 _ROUNDING = Fraction(1, 200)
-_ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\-_])")
 
 WORDS = {
     Status.PASSED: "passed",
@@ -167,12 +166,6 @@ def exact(value: Any, what: str) -> Fraction:
     if not math.isfinite(value) or value < 0:
         raise ExportError(f"{what} must be finite and at least 0, got {value!r}")
     return Fraction(str(value))
-
-
-def plain(text: str) -> str:
-    """Return `text` without colours, control characters and line ends other than a newline."""
-    text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
-    return clean_text(text)
 
 
 def points(value: Fraction) -> int | float:

@@ -18,10 +18,10 @@ from grader import settings
 from grader.files import replace_file
 from grader.platforms import autolab, prairielearn
 from grader.platforms.autograder import Wording, answer
-from grader.platforms.common import plain
 from grader.platforms.fit import to_json
 from grader.result import number
 from grader.settings import Settings
+from grader.text import plain
 
 
 def problems(lab: Settings) -> dict[str, int | float]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grader.platforms.common import Result, plain, points, read
+from grader.csvtext import cell, csv_text
+from grader.platforms.common import Result, points, read
 
 COLUMNS = (
     "assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email",
@@ -36,20 +35,12 @@ def write(tree: Mapping[str, Any]) -> str:
 
 def table(rows: Iterable[tuple[Person, Result]]) -> str:
     """Return the table; the scores of a result that has none stay empty."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    lines: list[Sequence[object]] = [COLUMNS]
     for person, result in rows:
         score = "" if result.score is None else points(result.score)
         texts = (person.student_id, person.last_name, person.first_name, person.email)
-        writer.writerow(
+        lines.append(
             [ASSIGNMENT, "", cell(person.timestamp), *map(cell, texts), score, 0, score]
             + [points(result.max_score)]
         )
-    return out.getvalue()
-
-
-def cell(text: str) -> str:
-    """Return a text on one line that no spreadsheet takes for a formula."""
-    text = " ".join(plain(text).split())
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+    return csv_text(lines)

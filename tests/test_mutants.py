@@ -5,9 +5,8 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from grader import mutation, pool
-from grader.mutants import Mutant
-from grader.mutation import Fate
+from grader import mutants
+from grader.mutants import Fate, Mutant
 
 FATES = [
     Fate("masks.py", "1.2: <= -> <", 40, "1.2 (failed)"),
@@ -19,7 +18,7 @@ KNOWN = {"masks.py 1.3: a & b -> b & a": "either order is the same"}
 
 
 def test_equivalent_mutants_do_not_count_against_the_checks():
-    assert mutation.tally(FATES, KNOWN) == [
+    assert mutants.tally(FATES, KNOWN) == [
         ["masks.py", "3", "2", "1", "0", "100.0%"],
         ["training.py", "1", "0", "0", "1", "0.0%"],
         ["all", "4", "2", "1", "1", "66.7%"],
@@ -27,24 +26,14 @@ def test_equivalent_mutants_do_not_count_against_the_checks():
 
 
 def test_page_counts_the_killers_and_names_the_survivors():
-    page = mutation.markdown(FATES, KNOWN)
+    page = mutants.markdown(FATES, KNOWN)
     assert "| 1.2 | 2 |" in page
     assert "- training.py, line 90: `6.4: 1.0 -> 2.0`" in page
-    assert "None survives." in mutation.markdown(FATES[:3], KNOWN)
-
-
-def test_long_work_says_how_far_it_is_where_there_is_no_terminal(monkeypatch):
-    text = io.StringIO()
-    clock = iter([0.0, 20.0, 40.0, 60.0])
-    monkeypatch.setattr(pool.time, "monotonic", lambda: next(clock))
-    console = Console(file=text, width=80)
-    answers = [{"n": 1}, {"n": 2}, {"n": 3}]
-    assert list(pool.shown(iter(answers), "mutants", 3, console)) == answers
-    assert text.getvalue() == "mutants: 2 of 3, 0 min left\n"
+    assert "None survives." in mutants.markdown(FATES[:3], KNOWN)
 
 
 def test_fates_stand_in_the_order_of_their_mutants_whichever_ends_first(monkeypatch):
-    todo = mutation.all_mutants(["masks"])[:4]
+    todo = mutants.all_mutants(["masks"])[:4]
 
     class Pool:
         def __init__(self, *words: object) -> None:
@@ -61,6 +50,6 @@ def test_fates_stand_in_the_order_of_their_mutants_whichever_ends_first(monkeypa
                 mutant = Mutant(**task)
                 yield task, asdict(Fate(mutant.file, mutant.key, mutant.line, "1.1 (failed)"))
 
-    monkeypatch.setattr(mutation, "Pool", Pool)
-    fates = mutation.run(todo, 2, Console(file=io.StringIO()))
+    monkeypatch.setattr(mutants, "Pool", Pool)
+    fates = mutants.run(todo, 2, Console(file=io.StringIO()))
     assert [fate.key for fate in fates] == [mutant.key for mutant in todo]

@@ -35,13 +35,10 @@ class Listener:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self.server.accept()
-            except OSError:
-                return
-            self.count += 1
-            connection.close()
+        with contextlib.suppress(OSError):  # it has been closed
+            while True:
+                self.server.accept()[0].close()
+                self.count += 1
 
     def close(self) -> None:
         """Stop listening."""

@@ -1,1 +1,0 @@
-"""Speed and memory against their targets: `python -m grader.bench`, or `make bench`."""
