@@ -26,14 +26,9 @@ PRAIRIELEARN = "prairielearn.zip"
 AUTOLAB = "autolab.zip"
 TEMPLATES = "grader/templates"
 # A platform grades one submission at a time.
-<<<<<<< HEAD
-WITHOUT = {"batch", "bench", "collect"}
+WITHOUT = {"batch", "collect"}
 # A member's date is part of the archive's bytes.
 DATE = (1980, 1, 1, 0, 0, 0)
-=======
-WITHOUT = {"batch", "collect"}
-_DATE = (1980, 1, 1, 0, 0, 0)
->>>>>>> bench
 
 
 def build(folder: Path, root: Path = ROOT) -> dict[Path, str]:
