@@ -271,7 +271,7 @@ def compare_hostile(case: Hostile, tree: Tree, result: Result) -> None:
         result.problems.append(
             f"expected {case.min_score:g} to {case.max_score:g} points, got {score:g}"
         )
-    for place, status in (case.statuses or {}).items():
+    for place, status in case.statuses.items():
         found = standing(tree, place)
         if found["status"] != status:
             result.problems.append(
