@@ -59,7 +59,7 @@ mutants: setup ## mutate the solution's task bodies; list the mutants that no ch
 calibrate: setup ## measure how far every threshold is from right and wrong
 	@$(VENV) -m grader calibrate --write-docs
 
-bench: setup ## measure speed and memory against the targets (CHECK=1 fails on a missed one)
+bench: setup ## measure speed and memory, write docs/bench.md (CHECK=1 fails on a missed target)
 	@$(VENV) -m bench $(if $(CHECK),--check)
 
 format: setup ## format the code and mend what lint can mend

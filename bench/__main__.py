@@ -17,7 +17,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench import ROOT
 from bench.figures import FIGURES, HEADINGS, Figure, Measured
-from bench.timing import MeasurementFailed
 
 DONE, MISSED, STOPPED = 0, 1, 130
 PAGE = ROOT / "docs" / "bench.md"
@@ -68,8 +67,8 @@ def measure(figures: Sequence[Figure], console: Console) -> list[Measured]:
                 for taken in program():
                     rounds.append(taken)
                     progress.update(bar, description=f"{asked[0].name}, {len(rounds)} rounds")
-            except MeasurementFailed as error:
-                rounds, trouble = [], str(error)
+            except Exception as error:  # what cannot be measured must not cost the others
+                rounds, trouble = [], str(error) or type(error).__name__
             for figure in asked:
                 result = Measured(figure, [taken[figure.name] for taken in rounds], trouble)
                 _, _, required, _, median, spread, _, verdict = result.row

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,7 @@ class Result(msgspec.Struct):
     namings: list[Naming] = []
     skipped: str = ""
     seconds: float = 0.0
-    gates: dict[str, list[Any]] = {}
-
-    def keep(self, tree: Tree) -> None:
-        """Keep what the gates measured, for `calibrate`."""
-        self.gates = {gate["name"]: [gate["status"], gate["evidence"]] for gate in tree["gates"]}
+    gates: dict[str, list[Any]] = {}  # status and evidence of each, for `calibrate`
 
     @property
     def verdict(self) -> str:
@@ -123,11 +119,13 @@ class Judge:
             self._hostile(case, result)
             return
         tree = self._grade(case)
-        result.keep(tree)
+        result.gates = {g["name"]: [g["status"], g["evidence"]] for g in tree["gates"]}
+        result.problems += compare_run(tree)
         if isinstance(case, Right):
-            compare_right(case.loses, tree, case.trains, result)
+            result.problems += compare_right(case, tree)
         elif isinstance(case, Wrong):
-            compare_wrong(case, tree, result)
+            result.problems += compare_wrong(case, tree)
+            result.namings.append(naming_of(case, tree))
 
     def _hostile(self, case: Hostile, result: Result) -> None:
         isolation = self.referee.isolation
@@ -140,7 +138,7 @@ class Judge:
         self.referee.workshop.launcher.wait_ready()
         with Traps(self.referee) as traps:
             tree = self._grade(case, traps.words, case.question_s)
-            compare_hostile(case, tree, result)
+            result.problems += [*compare_run(tree), *compare_hostile(case, tree)]
             with tempfile.TemporaryDirectory(prefix="grader-case-") as out:
                 request = Request(patching.SOLUTION, Path(out), tasks=frozenset({"1"}), gates=0)
                 control = self.referee.grade(request)
@@ -221,76 +219,67 @@ def standing(tree: Tree, place: str) -> Tree:
     return (bad or own or [{"status": "missing", "summary": "no check of it ran"}])[0]
 
 
-def compare_wrong(case: Wrong, tree: Tree, result: Result) -> None:
-    """Compare a wrong submission with what must catch it, and how."""
-    compare_run(tree, result)
+def naming_of(case: Wrong, tree: Tree) -> Naming:
+    """Return the diagnosis of the first check that must catch a wrong submission."""
+    diagnosis = caught(tree).get(case.caught_by[0], {}).get("diagnosis")
+    got = (diagnosis["part"], diagnosis["code"]) if diagnosis else ("none", "none")
+    return Naming((case.part, case.code), got)
+
+
+def compare_wrong(case: Wrong, tree: Tree) -> Iterator[str]:
+    """Yield how a wrong submission was not caught, or not named, as it must be."""
     if tree["passed"]:
-        result.problems.append("it was accepted")
+        yield "it was accepted"
     found = caught(tree)
     for place in case.caught_by:
         if place not in found:
-            others = ", ".join(sorted(found)) or "none"
-            result.problems.append(f"expected {place} to catch it, got {others}")
-    first = found.get(case.caught_by[0], {})
-    diagnosis = first.get("diagnosis") or {"part": "none", "code": "none"}
-    naming = Naming((case.part, case.code), (diagnosis["part"], diagnosis["code"]))
-    result.namings.append(naming)
+            yield f"expected {place} to catch it, got {', '.join(sorted(found)) or 'none'}"
+    first, naming = case.caught_by[0], naming_of(case, tree)
     if naming.got != naming.expected:
-        summary = first.get("summary", "it did not fail")
-        result.problems.append(
-            f"{case.caught_by[0]}: expected the diagnosis {'/'.join(naming.expected)}, "
-            f"got {'/'.join(naming.got)}: {summary}"
-        )
+        summary = found.get(first, {}).get("summary", "it did not fail")
+        expected, got = "/".join(naming.expected), "/".join(naming.got)
+        yield f"{first}: expected the diagnosis {expected}, got {got}: {summary}"
 
 
-def compare_right(loses: Collection[str], tree: Tree, trained: bool, result: Result) -> None:
-    """Compare a right submission with full marks, but for the stubs it loses."""
-    compare_run(tree, result)
+def compare_right(case: Right, tree: Tree) -> Iterator[str]:
+    """Yield what a right submission lacks to full marks, but for the stubs it loses."""
     for place, check in checks(tree):
-        lost = place in loses and check["status"] == "failed"
+        lost = place in case.loses and check["status"] == "failed"
         if check["status"] != "passed" and not lost:
-            result.problems.append(
-                f"{place}: expected passed, got {check['status']}: {check['summary']}"
-            )
-    for place in loses:
+            yield f"{place}: expected passed, got {check['status']}: {check['summary']}"
+    for place in case.loses:
         code = (caught(tree).get(place, {}).get("diagnosis") or {}).get("code", "no failure")
         if code != "constructor_changed":
-            result.problems.append(f"{place}: expected constructor_changed, got {code}")
-    passed = tree["gates_passed"] if loses else tree["passed"]
-    if trained and not passed:
-        result.problems.append("it was not accepted")
+            yield f"{place}: expected constructor_changed, got {code}"
+    if case.trains and not tree["gates_passed" if case.loses else "passed"]:
+        yield "it was not accepted"
     for flag in tree["integrity"]["flags"]:
-        result.problems.append(f"flagged {flag['code']}: {flag['message']}")
+        yield f"flagged {flag['code']}: {flag['message']}"
 
 
-def compare_hostile(case: Hostile, tree: Tree, result: Result) -> None:
-    """Compare what a hostile submission earned, and what was seen of it."""
-    compare_run(tree, result)
+def compare_hostile(case: Hostile, tree: Tree) -> Iterator[str]:
+    """Yield what a hostile submission earned or reached that it must not, and what went unseen."""
     score = tree["score"] or 0
     if not case.min_score <= score <= case.max_score:
-        result.problems.append(
-            f"expected {case.min_score:g} to {case.max_score:g} points, got {score:g}"
-        )
-    for place, status in (case.statuses or {}).items():
+        yield f"expected {case.min_score:g} to {case.max_score:g} points, got {score:g}"
+    for place, status in case.statuses.items():
         found = standing(tree, place)
         if found["status"] != status:
-            result.problems.append(
-                f"{place}: expected {status}, got {found['status']}: {found['summary']}"
-            )
+            yield f"{place}: expected {status}, got {found['status']}: {found['summary']}"
     codes = [flag["code"] for flag in tree["integrity"]["flags"]]
     for code in case.flags:
         if code not in codes:
-            result.problems.append(f"expected the flag {code}, got {', '.join(codes) or 'none'}")
+            yield f"expected the flag {code}, got {', '.join(codes) or 'none'}"
     notes = "\n".join(tree["submission"]["notes"])
     for words in case.notes:
         if words not in notes:
-            result.problems.append(f"expected a note with {words!r}, got {notes or 'none'}")
+            yield f"expected a note with {words!r}, got {notes or 'none'}"
     for place, check in checks(tree):
         if BREACHED in str(check):
-            result.problems.append(f"{place}: it reached what it must not: {check['summary']}")
+            yield f"{place}: it reached what it must not: {check['summary']}"
     # A line break is the one control character that a text may hold.
     if any(not (c.isprintable() or c == "\n") for c in texts(tree)):
-        result.problems.append("a control character reached the result")
+        yield "a control character reached the result"
 
 
 def texts(value: Any) -> str:
@@ -302,12 +291,12 @@ def texts(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def compare_run(tree: Tree, result: Result) -> None:
-    """Note every fault of the grader itself."""
+def compare_run(tree: Tree) -> Iterator[str]:
+    """Yield every fault of the grader itself."""
     if tree["grader_error"]:
-        result.problems.append(f"the grader failed: {tree['grader_error']}")
+        yield f"the grader failed: {tree['grader_error']}"
     if not tree["complete"]:
-        result.problems.append("the grading did not finish")
+        yield "the grading did not finish"
 
 
 # Adding up -------------------------------------------------------------------------------------

@@ -23,8 +23,10 @@ from grader.verify import (
     accuracy,
     compare_hostile,
     compare_right,
+    compare_run,
     compare_wrong,
     markdown,
+    naming_of,
     result_of,
     rows,
     tally,
@@ -238,14 +240,20 @@ def tree(*found: dict[str, object], passed: bool = False, **fields: object) -> d
     } | fields  # fmt: skip
 
 
-def compared(compare: object, *arguments: object) -> Result:
-    result = Result("a_case", "wrong", "a sentence")
-    compare(*arguments, result)  # type: ignore[operator]
+def compared(compare: object, case: object, found: dict[str, object]) -> Result:
+    result = Result("a_case", "wrong", "a sentence", list(compare_run(found)))
+    result.problems += compare(case, found)  # type: ignore[operator]
+    if compare is compare_wrong:
+        result.namings.append(naming_of(case, found))  # type: ignore[arg-type]
     return result
 
 
 def wrong(*caught_by: str, code: str) -> SimpleNamespace:
     return SimpleNamespace(caught_by=caught_by, part="masks", code=code)
+
+
+def right(*loses: str) -> SimpleNamespace:
+    return SimpleNamespace(loses=loses, trains=True)
 
 
 WRONG = wrong("1.2", "future_independence", code="causal_too_wide")
@@ -296,7 +304,7 @@ def test_blocked_check_catches_nothing() -> None:
 def test_right_case_must_pass_without_flags() -> None:
     flagged = {"flags": [{"code": "dynamic_import", "message": "line 3"}]}
     found = tree(check("1.2", "passed"), check("2.1", "timeout"), integrity=flagged)
-    result = compared(compare_right, (), found, True)
+    result = compared(compare_right, right(), found)
     assert result.problems == [
         "2.1: expected passed, got timeout: 2.1 says",
         "it was not accepted",
@@ -306,9 +314,9 @@ def test_right_case_must_pass_without_flags() -> None:
 
 def test_right_case_may_lose_what_its_constructors_cost() -> None:
     lost = check("2.3", "failed", "attention", "constructor_changed")
-    result = compared(compare_right, ("2.3",), tree(lost, gates_passed=True), True)
+    result = compared(compare_right, right("2.3"), tree(lost, gates_passed=True))
     assert result.problems == []
-    result = compared(compare_right, ("2.3",), tree(check("2.3", "passed")), True)
+    result = compared(compare_right, right("2.3"), tree(check("2.3", "passed")))
     assert result.problems == [
         "2.3: expected constructor_changed, got no failure",
         "it was not accepted",
@@ -335,7 +343,7 @@ def test_hostile_case_is_held_to_its_points_statuses_and_marks(tmp_path: Path) -
 
 def test_fault_of_the_grader_is_a_mismatch() -> None:
     found = tree(check("1.2", "passed"), passed=True, grader_error="boom", complete=False)
-    result = compared(compare_right, (), found, True)
+    result = compared(compare_right, right(), found)
     assert result.problems == ["the grader failed: boom", "the grading did not finish"]
 
 

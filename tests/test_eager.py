@@ -68,6 +68,7 @@ SAME = [
 ]
 
 
+@pytest.mark.slow  # each imports the compiler, which takes seconds
 @pytest.mark.parametrize("code", SAME)
 def test_the_compiler_is_one_module_however_it_is_reached(code):
     step = "torch.optim.SGD([torch.ones(1)]).zero_grad()\n"

@@ -80,49 +80,60 @@ class Watched:
         return [process, *process.children(recursive=True)]
 
 
-@pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Watched]:
-    one = Watched(tmp_path, "1")
+@contextlib.contextmanager
+def watching(folder: Path) -> Iterator[Watched]:
+    one = Watched(folder, "1")
     try:
         first = one.until("everything: ")
         assert "public checks: 8 of 8 passed" in first and VERDICT not in first
         yield one
     finally:
-        if one.process.poll() is None:
-            one.process.send_signal(signal.SIGINT)
-            one.process.wait(30)
+        one.end()
 
 
-def test_each_save_gets_its_verdict(watched):
-    wrong = watched.text.replace("tril(offset)", "tril(offset + 1)")
-    assert wrong != watched.text
-    assert "1.2 wrong" in watched.save(wrong)
-    found = watched.save(watched.text)
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    with watching(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """One process for the tests that leave the tree as they found it."""
+    with watching(tmp_path_factory.mktemp("watched")) as one:
+        yield one
+
+
+def test_each_save_gets_its_verdict(lasting):
+    wrong = lasting.text.replace("tril(offset)", "tril(offset + 1)")
+    assert wrong != lasting.text
+    assert "1.2 wrong" in lasting.save(wrong)
+    found = lasting.save(lasting.text)
     assert "1.2 done" in found and "wrong" not in found
 
 
-def test_syntax_error_and_deleted_file_are_survived(watched):
-    assert "SyntaxError" in watched.save("def broken(:\n")
-    watched.masks.unlink()
-    assert "masks.py is missing" in watched.until(VERDICT)
-    assert "1.1 done" in watched.save(watched.text)
+def test_syntax_error_and_deleted_file_are_survived(lasting):
+    assert "SyntaxError" in lasting.save("def broken(:\n")
+    lasting.masks.unlink()
+    assert "masks.py is missing" in lasting.until(VERDICT)
+    assert "1.1 done" in lasting.save(lasting.text)
 
 
-def test_deleted_tree_may_come_back(watched):
-    kept = watched.tree.with_name("kept")
-    watched.tree.rename(kept)
-    watched.until("cannot check")
-    shutil.copytree(kept, watched.tree)
-    assert "8 of 8 passed" in watched.until(VERDICT)
+def test_deleted_tree_may_come_back(lasting):
+    kept = lasting.tree.with_name("kept")
+    lasting.tree.rename(kept)
+    lasting.until("cannot check")
+    shutil.copytree(kept, lasting.tree)
+    assert "8 of 8 passed" in lasting.until(VERDICT)
 
 
-def test_endless_loop_ends_after_a_few_seconds(watched):
+def test_endless_loop_ends_after_a_few_seconds(lasting):
     began = time.monotonic()
     name = "def causal_mask("
-    loop = watched.text.replace(name, "while True:\n    pass\n\n\n" + name, 1)
-    assert "no answer within 4 s" in watched.save(loop)
+    loop = lasting.text.replace(name, "while True:\n    pass\n\n\n" + name, 1)
+    assert "no answer within 4 s" in lasting.save(loop)
     assert time.monotonic() - began < 60
-    assert "1.1 done" in watched.save(watched.text)
+    assert "1.1 done" in lasting.save(lasting.text)
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])

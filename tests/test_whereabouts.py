@@ -127,7 +127,7 @@ def lost(shop, target):
     began = time.monotonic()
     try:
         with pytest.raises(WorkerLost) as caught:
-            proxy.ask(call(target), deadline_s=3.0)
+            proxy.ask(call(target), deadline_s=2.0)
     finally:
         proxy.close()
     assert time.monotonic() - began < 20.0
