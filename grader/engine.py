@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from grader import expectations, intake, policy, sandbox
-from grader.early import First
 from grader.job import Job
 from grader.launchers import WorkersUnavailable
 from grader.outcomes import is_given, task_of
@@ -111,11 +110,10 @@ class Referee:
         except OSError as error:
             why = error.strerror or type(error).__name__
             raise intake.IntakeError(f"cannot write into {request.out}: {why}") from error
-        first = First(lambda: self.workshop.worker(staged.root))
         job = Job(
             settings=self.settings,
             seed=seed,
-            start_worker=first.take,
+            start_worker=lambda: self.workshop.worker(staged.root),
             listen=listen,
             breaches={b.part: b for b in reversed(inspected.breaches)},
             missing=staged.missing,
@@ -123,8 +121,6 @@ class Referee:
             tasks=request.tasks,
             gates=request.gates,
             scale=request.scale,
-            ahead=request.ahead,
-            forks=self.workshop.forks,
             outcomes=list(request.known),
             expectations=self.expectations or expectations.Expectations(),
         )
@@ -143,7 +139,6 @@ class Referee:
             job.outcomes += run_checks(job)
         finally:
             report.finish_keeping()
-            first.close()
         return report.write(job.outcomes, complete=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -172,20 +173,22 @@ def in_float32(bench: Bench, trouble: StudentError, lab: Settings) -> Bench | No
     return replace(bench, models=ordinary, dtype="float32", tolerance=loose)
 
 
-def building(bench: Bench, batch: Batch, rng: Draws, expected: Ask) -> dict[Model, Question]:
-    """Build every model."""
+def building(
+    bench: Bench, models: Sequence[Model], batch: Batch, rng: Draws, expected: Ask
+) -> list[Question]:
+    """Build these models of a bench."""
     shapes = parameter_shapes(bench.config, bench.kind)
     draws = {} if bench.own_weights else {
         draw: rng.child(f"weights {draw}").weights(shapes)
-        for draw in {model.draw for model in bench.models}
+        for draw in {model.draw for model in models}
     }  # fmt: skip
     first = batch.target[:1]
     one = {"tokens": first}
     if batch.source is not None:
         one = {"source": batch.source[:1], "target": first}
     fields = {k: v for k, v in asdict(bench.config).items() if v is not None}
-    questions = {}
-    for model in [*bench.models, bench.twin]:
+    questions = []
+    for model in models:
         options: dict[str, Any] = {"seed": model.draw, "dtype": bench.dtype}
         if bench.own_weights:
             options["scale"] = OWN_SHARPENING if model.sharpened else {}
@@ -194,7 +197,7 @@ def building(bench: Bench, batch: Batch, rng: Draws, expected: Ask) -> dict[Mode
             if model.sharpened:
                 weights = sharpen(expected, bench.kind, bench.config, weights, **one)
             options["weights"] = {k: v.astype(bench.dtype) for k, v in weights.items()}
-        questions[model] = build(model.handle, CLASSES[bench.kind], config(**fields), **options)
+        questions.append(build(model.handle, CLASSES[bench.kind], config(**fields), **options))
     return questions
 
 

@@ -29,7 +29,6 @@ class Request:
 
     `gates` is the number of the last gate that runs; `scale` opens the larger size behind them.
     Without `out` nothing is written; `known` outcomes of an earlier run stand beside the new ones.
-    `ahead` lets gate 4 train while the other checks run, which pays where a core would idle.
     """
 
     path: Path
@@ -39,7 +38,6 @@ class Request:
     tasks: frozenset[str] | None = None
     gates: int = 4
     scale: bool = False
-    ahead: bool = False
     known: tuple[Outcome, ...] = ()
 
 

@@ -197,6 +197,10 @@ class Submission:
             self._worker = self._start()
         return self._worker
 
+    def another(self) -> Submission:
+        """Return a second proxy to the same tree, with a worker of its own."""
+        return Submission(self._start, self.progress)
+
     def renew(self) -> None:
         """Forget everything asked so far: the next question goes to a fresh worker."""
         self.close()

@@ -24,7 +24,6 @@ import pytest
 from grader import intake, patching, sandbox, settings
 from grader.benches import Benches
 from grader.draws import Draws
-from grader.early import Asked
 from grader.engine import CHECKS
 from grader.expectations import Expectations
 from grader.plugin import MARKERS
@@ -222,15 +221,10 @@ def run(check: Callable[..., Any], way: dict[str, Any], submission: Submission) 
     """Call the check as the plugin does."""
     rng = Draws(0, check.__name__)
     expected = EXPECTATIONS.for_check(check.__name__)
-    benches = Benches([submission], rng, expected, SHORT)
-
-    def asked() -> Any:
-        (early,) = [m.kwargs for m in check.pytestmark if m.name == "early"]  # type: ignore[attr-defined]
-        return Asked(submission.attempt(*early["questions"](rng, SHORT)), submission)
+    benches = Benches(submission, rng, expected, SHORT)
 
     given = {"submission": submission, "rng": rng, "lab": SHORT, "findings": [],
-             "expected": expected, "benches": benches, "ahead": None, "asked": asked,
-             **way}  # fmt: skip
+             "expected": expected, "benches": benches, **way}  # fmt: skip
     with np.errstate(all="ignore"):
         check(**{name: given[name] for name in inspect.signature(check).parameters})
 

@@ -173,7 +173,7 @@ def test_padding_changes_no_real_logit(
             for mode, answer in zip(invariance.modes_of(model), given, strict=True):
                 answers = iter(answer["outputs"]), iter(answer["losses"])
                 for case in found.asked:
-                    judge(found.submission(model), found.bench, model, mode, case, answers,
+                    judge(benches.submission, found.bench, model, mode, case, answers,
                           seen, findings)  # fmt: skip
     return seen
 

@@ -104,12 +104,10 @@ def test_every_parameter_gets_a_right_gradient(
         for given in benches.rounds(ask, seen):
             bench, answers = given.bench, {m: iter(found) for m, found in given.answers.items()}
             for part in schedule(bench):
-                learning = Learning(given.submission(part.model), lab, findings, seen, stacks)
+                learning = Learning(benches.submission, lab, findings, seen, stacks)
                 found = judge(rng, bench, part, given.asked, next(answers[part.model]), learning)
             gradients.judge_growth(bench, found, learning)
-            mover = given.asked.moves.model
-            learning = Learning(given.submission(mover), lab, findings, seen, stacks)
-            losses = next(answers[mover])
+            losses = next(answers[given.asked.moves.model])
             differences.judge(bench, given.asked.moves, found.names, losses, learning)
     except StudentError as error:
         gradients.explain_error(error)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from grader import decoding, independence, invariance, learned, sequences, shown, signs, training
-from grader.ahead import Ahead
 from grader.compare import fail
 from grader.draws import Draws
 from grader.independence import Trial
@@ -24,15 +23,11 @@ from grader.training import SCRAMBLED, TRAINED, UNTRAINED, Attempt
 
 @pytest.mark.gate(4, "greedy_accuracy")
 def test_greedy_decoding_answers_held_out_rows(
-    submission: Submission,
-    rng: Draws,
-    lab: Settings,
-    findings: Findings,
-    ahead: Ahead | None,
+    submission: Submission, rng: Draws, lab: Settings, findings: Findings
 ) -> dict[str, Any]:
     """The student's loop trains a model that answers held-out rows by free-running decoding."""
     data = sequences.draw(rng, lab)
-    attempts = train(submission, data, ahead)
+    attempts = train(submission, data)
     best = max(attempts, key=lambda made: made.exact_match)
     if best is not attempts[-1]:
         training.restore(submission, data, best)
@@ -49,20 +44,14 @@ def test_greedy_decoding_answers_held_out_rows(
     return evidence
 
 
-def train(submission: Submission, data: Sequences, ahead: Ahead | None = None) -> list[Attempt]:
-    """Train once; a near miss is trained again from another seed, and the best attempt counts.
-
-    The first training may have been begun `ahead` of this gate.
-    """
+def train(submission: Submission, data: Sequences) -> list[Attempt]:
+    """Train once; a near miss is trained again from another seed, and the best attempt counts."""
     accuracy = data.lab.accuracy
     step_seconds = training.measure_machine(submission, data.lab)
     attempts: list[Attempt] = []
     for number in range(accuracy.attempts):
-        if ahead is not None and number == 0:
-            made = ahead.result(submission.progress)
-        else:
-            made = training.begin(data, number)
-            training.train(submission, data, made)
+        made = training.begin(data, number)
+        training.train(submission, data, made)
         attempts.append(training.attempt(submission, data, made))
         if made.step_seconds > accuracy.time_factor_flag * step_seconds > 0.0:
             submission.flag(
