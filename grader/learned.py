@@ -135,7 +135,7 @@ def of_supply(made: Attempt, data: Sequences, signs: Signs) -> Cause | None:
             if gone
             else f"Look at whether their gradient arrives. {OPTIMIZER_ADVICE}",
         )
-    if made.drawn < data.lab.recipe.steps:
+    if made.drawn < data.lab.recipe.steps and not made.learned:
         return (
             "batches_unused",
             "training",

@@ -223,6 +223,8 @@ def entry(
     if bad is None and good:
         evidence = {o.check.rsplit("::", 1)[-1]: o.evidence for o in own if o.evidence}
         text = f"{len(own)} checks passed" if len(own) > 1 else "passed"
+        if len(own) == 1 and "in_short" in own[0].evidence:
+            text = f"passed, {own[0].evidence['in_short']}"
         return Entry(name, task, Status.PASSED, score, whole, text, None, evidence, seconds, own)
     if bad is None:
         text = "has not been checked"

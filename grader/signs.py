@@ -73,7 +73,7 @@ def teacher_forced(submission: Submission, made: Attempt, data: Sequences) -> tu
 
     The targets of held-out rows never enter a worker, so they cannot serve here.
     """
-    rows = made.batches[max(made.drawn, 1) - 1]
+    rows = data.batch(made.number, max(made.drawn, 1) - 1)
     inputs, targets = sequences.forced(data.answers(rows), data.steps)
     source = data.disguise[sequences.padded(rows, data.lab.data.max_length)]
     call = {"args": [source, data.disguise[inputs]]}

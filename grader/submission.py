@@ -247,15 +247,10 @@ class Submission:
             )
         return answer["value"]
 
-    def stream(
-        self,
-        question: Question,
-        first: Json,
-        respond: Callable[[Json], Json | None],
-    ) -> Any:
+    def stream(self, question: Question, respond: Callable[[Json], Json]) -> Any:
         """Ask a question whose probe asks back (see `Worker.stream`)."""
         worker = self.worker
-        answer = worker.stream(question.to_json(), first, respond)
+        answer = worker.stream(question.to_json(), respond)
         if "error" in answer:
             raise described(answer["error"])
         if not well_formed(question, answer["value"]):

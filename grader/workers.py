@@ -131,20 +131,12 @@ class Worker:
     def stream(
         self,
         question: dict[str, Any],
-        first: dict[str, Any],
-        respond: Callable[[dict[str, Any]], dict[str, Any] | None],
+        respond: Callable[[dict[str, Any]], dict[str, Any]],
     ) -> dict[str, Any]:
-        """Ask one question whose probe asks back: each such frame goes to `respond`.
+        """Ask one question whose probe asks back: `respond` replies to each such frame.
 
-        The replies are sent one frame ahead, so that the worker never waits for one. All of it may
-        take `training_s` of the limits, and `step_s` between two frames until the end is sent: what
-        was drawn in advance may be used up after it.
-
-        Args:
-            question: The question; the last frame is its answer.
-            first: The reply to the first frame.
-            respond: Takes a frame and returns the reply to the next one; after one that holds
-                "end" there is none to give, and it returns None.
+        All of it may take `training_s` of the limits, and `step_s` between two frames until a reply
+        holds "end": what was drawn in advance may be used up after it.
 
         Raises:
             WorkerLost: a deadline passed, the process died, or a frame broke the rules.
@@ -152,17 +144,14 @@ class Worker:
         whole = self.limits.training_s
         deadline = time.monotonic() + whole
         ticket = self.post([question], whole)
-        reply: dict[str, Any] | None = first
         patience = self.limits.step_s
         while True:
             with self._losing(min(patience, whole)):
-                if reply is not None:
-                    self.channel.send(reply, min(deadline, time.monotonic() + patience))
                 message = self._next(min(deadline, time.monotonic() + patience))
                 if "answers" not in message:
                     reply = respond(message)
-                    ended = reply is None or "end" in reply
-                    patience = whole if ended else self.limits.step_s
+                    patience = whole if "end" in reply else self.limits.step_s
+                    self.channel.send(reply, min(deadline, time.monotonic() + patience))
                     continue
                 self._keep(message)
                 if ticket.number in self.kept:

@@ -157,7 +157,11 @@ class Replay(Submission):
         """Answer at once."""
         return Replied(self, questions, self.reply(questions))
 
-    def stream(self, question: Question, first: dict[str, Any], respond: Callable[..., Any]) -> Any:
+    def another(self) -> Replay:
+        """Answer in one order, whichever worker is asked."""
+        return self
+
+    def stream(self, question: Question, respond: Callable[..., Any]) -> Any:
         """Draw every batch, then answer."""
         for number in range(SHORT.recipe.steps + 1):
             respond({"draw": number})
@@ -189,6 +193,10 @@ class Keeping(Submission):
     """The solution, whose answers are kept in the order in which they come."""
 
     kept: list[list[Any]]
+
+    def another(self) -> Keeping:
+        """Keep in one order what is asked of whichever worker."""
+        return self
 
     def post(self, *questions: Question, deadline_s: float | None = None) -> Any:
         """Ask, and keep the answers at once: posting order is the order of the replay."""
