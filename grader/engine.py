@@ -135,10 +135,7 @@ class Referee:
                 report.keep(job.outcomes)
 
         job.listen = heard
-        try:
-            job.outcomes += run_checks(job)
-        finally:
-            report.finish_keeping()
+        job.outcomes += run_checks(job)
         return report.write(job.outcomes, complete=True)
 
 

@@ -93,7 +93,7 @@ class Found:
 
 
 def schedule(bench: Bench) -> list[Share]:
-    """Ask the first draw for the ordinary lessons, in turns what else there is to ask.
+    """Ask the first draw for both ordinary lessons, every other for one, as in gates 1 and 2.
 
     The extreme ones go to the first sharpened weights and to the second ordinary ones.
     """
@@ -101,9 +101,8 @@ def schedule(bench: Bench) -> list[Share]:
     extreme = tuple(i for i in range(len(CALLS)) if i not in ORDINARY)
     shares = [Share(first, mode, ORDINARY) for mode in invariance.MODES]
     for model in others:
-        turn = (model.draw + model.sharpened + bench.turn) % 2
-        calls: tuple[int, ...] = (ORDINARY[turn],) if model.draw else ORDINARY
-        if model.draw + model.sharpened == 1:
+        calls = tuple(ORDINARY[padded] for padded in invariance.batches_of(bench, model))
+        if (model.draw, model.sharpened) in ((0, True), (1, False)):
             calls += extreme
         mode = invariance.modes_of(model)[0] if model.draw else invariance.MODES[bench.turn]
         shares.append(Share(model, mode, calls))

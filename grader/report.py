@@ -7,7 +7,6 @@ import platform
 import shlex
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -76,36 +75,20 @@ class Report:
         self.seed = seed
         self.flags = flags
         self._kept: dict[str, tuple[int, dict[str, Any]]] = {}
-        self._keeper: ThreadPoolExecutor | None = None
-        self._written = 0
 
     def keep(self, outcomes: list[Outcome]) -> None:
-        """Write what there is so far, in a thread: no check waits for the disk.
-
-        `outcomes` is the list that grows; what has joined it by the time of the write is written.
-        """
-        self._keeper = self._keeper or ThreadPoolExecutor(1)
-        self._keeper.submit(self._keep, outcomes)
-
-    def _keep(self, outcomes: list[Outcome]) -> None:
-        latest = list(outcomes)
-        if len(latest) > self._written:
-            self._written = len(latest)
-            with contextlib.suppress(OSError):  # the last write says what is wrong with the disk
-                self.write(latest)
-
-    def finish_keeping(self) -> None:
-        """Wait until what there is so far is written."""
-        if self._keeper is not None:
-            self._keeper.shutdown()
-            self._keeper = None
+        """Write what there is so far."""
+        with contextlib.suppress(OSError):  # the last write says what is wrong with the disk
+            self.write(outcomes)
 
     def write(self, outcomes: list[Outcome], *, complete: bool = False) -> dict[str, Any]:
         """Write `results.json` where it was asked for, and return the tree."""
         tree = self.tree(outcomes, complete=complete)
         if self.request.out is not None:
-            # Until it is whole, a file that is replaced after every check need not be pretty.
-            write_json(self.request.out / "results.json", tree, indent=2 if complete else None)
+            # Until it is whole, a file that is replaced after every check need not be pretty, nor
+            # wait for the disk.
+            path, indent = self.request.out / "results.json", 2 if complete else None
+            write_json(path, tree, indent=indent, lasting=complete)
         return tree
 
     def tree(self, outcomes: list[Outcome], *, complete: bool) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from grader.launchers import START_S, Launcher, WorkersUnavailable
 from grader.settings import Limits
 from grader.whereabouts import Whereabouts
 
+HURRIED_TRAINING_S = 20.0
 FLOOD = 1 << 21  # bytes of output that nobody prints on purpose
 FILES_HELD = 4  # files of the largest size that a worker may leave in its scratch folder
 
@@ -71,15 +72,18 @@ class Worker:
         self.heed: Callable[[], None] = lambda: None
 
     def hurry(self, times: int) -> None:
-        """Wait 1 / `times` as long for an answer, and still less for a training.
+        """Wait 1 / `times` as long for an answer, a second at least, and not long for a training.
 
-        At least a second and a minute: what has been late before is spared the long waits.
+        What has been late before is spared the long waits.
         """
-        self.hurried = times > 1
-        usual = self.limits
-        seconds = min(usual.question_s, max(1.0, usual.question_s / times))
-        training = min(usual.training_s, max(60.0, usual.training_s / times**2))
-        self.limits = replace(usual, question_s=seconds, training_s=training)
+        if times > 1:
+            self.hurried = True
+            usual = self.limits
+            self.limits = replace(
+                usual,
+                question_s=min(usual.question_s, max(1.0, usual.question_s / times)),
+                training_s=min(usual.training_s, HURRIED_TRAINING_S),
+            )
 
     def hello(self) -> None:
         """Wait until the worker is confined and ready.

@@ -58,7 +58,7 @@ class Case:
         if not self.batch.padded:
             return ()
         *several, alone, explicit = self.later
-        return (*several, explicit if (model.draw + self.turn) % 2 else alone)
+        return (*several, explicit if model.draw % 2 != self.turn else alone)
 
     def controls_of(self, model: Model) -> tuple[tuple[str, dict[str, Any]], ...]:
         """Return what must matter to a model."""
