@@ -21,7 +21,7 @@ from grader.launchers import START_S, Launcher, WorkersUnavailable
 from grader.settings import Limits
 from grader.whereabouts import Whereabouts
 
-HURRIED_TRAINING_S = 20.0
+HURRIED_TRAINING_S = 15.0
 FLOOD = 1 << 21  # bytes of output that nobody prints on purpose
 FILES_HELD = 4  # files of the largest size that a worker may leave in its scratch folder
 
@@ -213,8 +213,7 @@ class Worker:
             if self.whereabouts.importing():
                 calls = self.whereabouts.stuck()
                 raise self._lost("timeout", f"no answer within {self.limits.import_s:g} s", calls)
-        resident = self.launcher.resident_bytes(self.pid)
-        if resident > self.limits.memory_mib << 20:
+        if resident_bytes(self.pid) > self.limits.memory_mib << 20:
             words = f"it held more than the {self.limits.memory_mib} MiB that are allowed"
             raise self._lost("out_of_memory", words, self.whereabouts.stuck())
         if written_bytes(self.scratch) > FILES_HELD * self.limits.written_file_mib << 20:
@@ -248,3 +247,14 @@ class Worker:
             self.launcher.end(self.pid)
             self.channel.close()
             shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process and of everything below it, in bytes."""
+    total = 0
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for member in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                total += member.memory_info().rss
+    return total
