@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pytest
 
-from grader import decoding, independence, invariance, learned, sequences, shown, signs, training
+from grader import decoding, independence, invariance, learned, sequences, training
 from grader.compare import fail
-from grader.draws import Draws
+from grader.draws import BOS, EOS, Draws
 from grader.independence import Trial
 from grader.influence import Findings
 from grader.invariance import Bench, Model
@@ -19,6 +20,8 @@ from grader.settings import Settings
 from grader.student_error import StudentError
 from grader.submission import Question, Submission
 from grader.training import SCRAMBLED, TRAINED, UNTRAINED, Attempt
+
+KINDS = ("encoder self-attention", "decoder self-attention", "cross-attention")
 
 
 @pytest.mark.gate(4, "greedy_accuracy")
@@ -31,10 +34,10 @@ def test_greedy_decoding_answers_held_out_rows(
     best = max(attempts, key=lambda made: made.exact_match)
     if best is not attempts[-1]:
         training.restore(submission, data, best)
-    evidence = describe(best, attempts) | shown.decoding(best, data)
-    evidence |= shown.attention(submission, best, data)
+    evidence = describe(best, attempts) | show_decoding(best, data)
+    evidence |= show_attention(submission, best, data)
     if best.exact_match < lab.accuracy.exact_match:
-        seen = signs.read(submission, best, data)
+        seen = learned.read(submission, best, data)
         if seen.forced > seen.exact_match + 0.3:
             judge_trained(submission, best, data, findings, evidence)
         learned.explain(best, data, seen, findings, evidence)
@@ -77,8 +80,50 @@ def describe(best: Attempt, attempts: list[Attempt]) -> dict[str, Any]:
         "scrambled_exact_match": best.matches[SCRAMBLED],
         "steps": best.drawn,
         "in_short": training.in_short(best),
-        "loss_curve": signs.smoothed(best.losses),
+        "loss_curve": learned.smoothed(best.losses),
     }
+
+
+def show_decoding(made: Attempt, data: Sequences) -> dict[str, Any]:
+    """Return the share of right rows by length and one decoded row."""
+    answers, tokens = data.answers(data.held_out), made.decoded[TRAINED].tokens
+    right = decoding.exact(tokens, answers)
+    lengths = np.array([len(answer) for answer in answers])
+    longest = int(lengths.argmax())
+    by_length = {str(n): float(right[lengths == n].mean()) for n in np.unique(lengths)}
+    return {
+        "exact_match_wanted": data.lab.accuracy.exact_match,
+        "accuracy_by_length": by_length,
+        "example": {
+            "source": data.held_out[longest], "expected": [*answers[longest], EOS],
+            "got": tokens[longest],
+        },
+    }  # fmt: skip
+
+
+def show_attention(submission: Submission, made: Attempt, data: Sequences) -> dict[str, Any]:
+    """Return the attention weights of the decoded row, or nothing where they are not seen.
+
+    They are seen where scaled_dot_product_attention is called by its name and returns them.
+    """
+    lengths = [len(row) for row in data.held_out]
+    index = int(np.argmax(lengths))
+    source = data.held_out[index]
+    target = [BOS, *made.decoded[TRAINED].tokens[index].tolist()[: len(source)]]
+    args = [data.disguise[sequences.padded([source])], data.disguise[sequences.padded([target])]]
+    question = Question("attention_weights", {"model": TRAINED, "args": args})
+    (answer,) = submission.attempt(question)
+    if isinstance(answer, StudentError) or len(answer["weights"]) != len(KINDS):
+        return {}
+    found: dict[str, Any] = {}
+    sides = ((source, source), (target, target), (target, source))
+    for kind, (queries, keys), weights in zip(KINDS, sides, answer["weights"], strict=True):
+        if not isinstance(weights, np.ndarray) or weights.ndim != 4 or len(weights) != 1:
+            return {}
+        if weights.shape[2:] != (len(queries), len(keys)):
+            return {}
+        found[kind] = {"queries": queries, "keys": keys, "weights": weights[0]}
+    return {"attention": found}
 
 
 def judge_controls(best: Attempt, lab: Settings, evidence: dict[str, Any]) -> None:
