@@ -143,7 +143,6 @@ def _graded(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> i
         seed=options.seed,
         keep_going=options.keep_going,
         scale=options.scale,
-        ahead=(os.cpu_count() or 1) > 1,
     )
     as_json = "json" in options.format
     console = Console(stderr=as_json, highlight=False)

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from grader import expectations, intake, policy, sandbox
-from grader.early import First
 from grader.job import Job
 from grader.launchers import WorkersUnavailable
 from grader.outcomes import task_of
@@ -110,11 +109,10 @@ class Referee:
         except OSError as error:
             why = error.strerror or type(error).__name__
             raise intake.IntakeError(f"cannot write into {request.out}: {why}") from error
-        first = First(lambda: self.workshop.worker(staged.root))
         job = Job(
             settings=self.settings,
             seed=seed,
-            start_worker=first.take,
+            start_worker=lambda: self.workshop.worker(staged.root),
             listen=listen,
             breaches={b.part: b for b in reversed(inspected.breaches)},
             missing=staged.missing,
@@ -122,8 +120,6 @@ class Referee:
             tasks=request.tasks,
             gates=request.gates,
             scale=request.scale,
-            ahead=request.ahead,
-            forks=self.workshop.forks,
             outcomes=list(request.known),
             expectations=self.expectations or expectations.Expectations(),
         )
@@ -138,11 +134,7 @@ class Referee:
                 report.keep(job.outcomes)
 
         job.listen = heard
-        try:
-            job.outcomes += run_checks(job)
-        finally:
-            report.finish_keeping()
-            first.close()
+        job.outcomes += run_checks(job)
         return report.write(job.outcomes, complete=True)
 
 

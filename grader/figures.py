@@ -89,8 +89,8 @@ def _curve(evidence: Mapping[str, Any]) -> Figure | None:
     values = evidence.get("loss_curve")
     if not isinstance(values, list) or not 1 < len(values) <= MOST_ROWS:
         return None
-    batches = evidence.get("batches")
-    steps = batches if isinstance(batches, int) else len(values)
+    taken = evidence.get("steps")
+    steps = taken if isinstance(taken, int) else len(values)
     return Figure("Loss while training", "Nats per token, averaged over stretches of steps. A "
                   "correct loop falls steeply in the first third and stays near 0.",
                   pictures.curve(values, steps))  # fmt: skip

@@ -14,15 +14,19 @@ UNFINISHED = ".writing-"
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of `path`, as a whole, when the block has ended well."""
+def replacing(path: Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of `path`, as a whole, when the block has ended well.
+
+    A `lasting` one has reached the disk by then.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:
@@ -30,9 +34,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes, *, lasting: bool = True) -> None:
     """Write `data` to `path`, whose folder is made where it is missing."""
-    with replacing(path) as file:
+    with replacing(path, lasting=lasting) as file:
         file.write(data)
 
 

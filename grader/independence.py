@@ -13,10 +13,21 @@ import numpy as np
 from grader import influence, invariance
 from grader.draws import Draws, Ids
 from grader.influence import Findings
-from grader.invariance import MODES, ROUNDING, Batch, Bench, Model, logits_of
+from grader.invariance import ROUNDING, Batch, Bench, Model, logits_of
 from grader.submission import Question, Submission, forward
 
 RESPONDS = 1e-4
+# Which of three small pieces the first draw is asked where it is not asked all of them; which
+# number it starts from is drawn.
+SMALL_PIECE = {
+    ("ordinary", "eval"): 0,
+    ("ordinary", "train"): 1,
+    ("sharpened", "eval"): 2,
+    ("sharpened", "train"): 0,
+}
+# Of the model that has a twin: whether the batch is padded whose prefixes are asked alone, and in
+# which mode.
+PREFIXES = {"ordinary": (True, "eval"), "sharpened": (False, "train")}
 SEVERAL = (4, 17)
 
 
@@ -63,14 +74,14 @@ class Changes:
         every = np.arange(2 * length * rows if model.sharpened else len(self.target))
         if model.draw:
             return [every]
-        start, training = self.alone, mode == MODES[1]
+        start = self.alone
         small = [
             every[start : start + 1], every[start + 1 : start + 3],
             every[start + 3 : start + 3 + self.several],
         ]  # fmt: skip
-        if model.sharpened or batch.padded == training:
-            turn = self.several + 2 * model.sharpened + training
-            small = [small[turn % len(small)]]
+        if model.sharpened or batch.padded != (mode == "eval"):
+            which = self.several + SMALL_PIECE[model.weights, mode]
+            small = [small[which % len(small)]]
         return [*small, np.setdiff1d(every, np.concatenate(small))]
 
 
@@ -115,8 +126,8 @@ def prefixes(bench: Bench, batch: Batch, model: Model, mode: str) -> list[int]:
     Over the benches, ordinary weights are asked the padded batch in eval(), and sharpened ones the
     unpadded batch in train().
     """
-    sharp = bench.original.sharpened
-    if (model.draw, model.sharpened, batch.padded, mode) != (0, sharp, not sharp, MODES[sharp]):
+    one = (model.draw, model.sharpened) == (bench.original.draw, bench.original.sharpened)
+    if not one or (batch.padded, mode) != PREFIXES[model.weights]:
         return []
     return list(range(batch.target.shape[1], 0, -1))
 

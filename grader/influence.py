@@ -16,6 +16,8 @@ from grader.workers import WorkerLost
 
 Findings = list[Outcome]
 GIVEN = ("positions", "norms", "feedforward", "embeddings", "models")
+# Parts whose failed checks explain a leak, the likeliest first.
+BLAMED = ("masks", "attention", "residual", "decoder")
 NOTICEABLE = 1e-9
 FAINT = 1e-2
 REPEATS = 12
@@ -49,6 +51,16 @@ def blamed(findings: Findings, candidates: tuple[str, ...]) -> Outcome | None:
             if outcome.diagnosis and outcome.diagnosis.part == part:
                 return outcome
     return None
+
+
+def explained(
+    findings: Findings, candidates: tuple[str, ...], part: str, advice: str
+) -> tuple[str, str]:
+    """Return part and advice, or those of a failed part check that shows the cause already."""
+    known = blamed(findings, candidates)
+    if known is None or known.diagnosis is None:
+        return part, advice
+    return known.diagnosis.part, f"Task {known.stub} already shows it: {known.diagnosis.cause}"
 
 
 def influence(
@@ -196,11 +208,7 @@ def explain_leak(
         part = "masks"
     if shape == "faint":
         part = "attention"
-    candidates = ("masks", "attention", "residual", "decoder")
-    known = blamed(findings, candidates)
-    if known and known.diagnosis:
-        part = known.diagnosis.part
-        advice = f"Task {known.stub} already shows it: {known.diagnosis.cause}"
+    part, advice = explained(findings, BLAMED, part, advice)
     where = f"; it shows first in {mover}" if mover else ""
     changed = witness["changed"]
     tokens = f"token {changed}" if isinstance(changed, int) else changed
@@ -217,8 +225,7 @@ def explain_prefix(whole: bool, witness: dict[str, Any], findings: Findings) -> 
 
     Where even `whole` rows do, what differs is the company of other rows.
     """
-    known = blamed(findings, ("masks", "attention", "residual", "decoder"))
-    part = known.diagnosis.part if known and known.diagnosis else "decoder"
+    part, _ = explained(findings, BLAMED, "decoder", "")
     if whole:
         fail(
             "rows_mix", part,
@@ -239,8 +246,7 @@ def explain_silence(
     what: str, witness: dict[str, Any], findings: Findings, matrix: np.ndarray | None
 ) -> NoReturn:
     """Fail a control: the model does not respond to what it must respond to."""
-    known = blamed(findings, tuple(TASK_FILES))
-    part = known.diagnosis.part if known and known.diagnosis else "decoder"
+    part, _ = explained(findings, tuple(TASK_FILES), "decoder", "")
     evidence = witness | ({} if matrix is None else {"influence": matrix})
     if what == "source":
         fail(

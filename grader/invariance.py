@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -31,6 +32,16 @@ OWN_SHARPENING = {r"attention\b.*(weight|bias)$": 6.0}
 DTYPE_WORDS = ("dtype", "Double", "double", "Float", "scalar type")
 
 
+# In which mode a later draw is asked, and whether its batch is padded, in benches of turn 0 and of
+# turn 1: over draws and benches ordinary and sharpened weights meet every mode and batch.
+LATER_DRAWS = {
+    ("odd draw", "ordinary"): ("train", (True, False)),
+    ("odd draw", "sharpened"): ("eval", (False, True)),
+    ("even draw", "ordinary"): ("eval", (True, False)),
+    ("even draw", "sharpened"): ("train", (False, True)),
+}
+
+
 @dataclass(frozen=True)
 class Model:
     """A model the worker holds, and how it came to its weights."""
@@ -39,6 +50,11 @@ class Model:
     draw: int
     sharpened: bool
     twin: bool = False
+
+    @property
+    def weights(self) -> str:
+        """Say in a word what its weights are like."""
+        return "sharpened" if self.sharpened else "ordinary"
 
 
 @dataclass(frozen=True)
@@ -55,13 +71,15 @@ class Bench:
 
     @property
     def turn(self) -> int:
-        """Which of two ways this bench is asked where they take turns over the benches: 0 or 1."""
-        return (int(self.config.num_layers > 1) + int(self.kind == "decoder_only")) % 2
+        """Which of two ways this bench is asked, where the benches take turns: 0 or 1."""
+        shallow = self.config.num_layers == 1
+        return 0 if shallow == (self.kind == "seq2seq") else 1
 
     @property
     def original(self) -> Model:
         """Return the model that has a twin: in turns, the first draw's ordinary or sharpened."""
-        return self.models[self.turn if self.models[-1].sharpened else 0]
+        wanted = (model for model in self.models if model.sharpened == (self.turn == 1))
+        return next(wanted, self.models[0])
 
     @property
     def twin(self) -> Model:
@@ -112,13 +130,19 @@ class Batch:
 
 
 def modes_of(model: Model) -> tuple[str, ...]:
-    """Ask the first draw in both modes and every other in one, half of them in each."""
-    return MODES if model.draw == 0 else (MODES[(model.draw + model.sharpened) % 2],)
+    """Ask the first draw in both modes and every other in one."""
+    return MODES if model.draw == 0 else (later(model)[0],)
 
 
 def batches_of(bench: Bench, model: Model) -> tuple[bool, ...]:
     """Ask the first draw for both batches and every other for one: is it padded?"""
-    return (False, True) if model.draw == 0 else ((model.sharpened + bench.turn) % 2 == 0,)
+    return (False, True) if model.draw == 0 else (later(model)[1][bench.turn],)
+
+
+def later(model: Model) -> tuple[str, tuple[bool, bool]]:
+    """Return how a later draw is asked."""
+    parity = "odd draw" if model.draw % 2 else "even draw"
+    return LATER_DRAWS[parity, model.weights]
 
 
 def tile(ids: Ids, rows: int) -> Ids:
@@ -172,20 +196,22 @@ def in_float32(bench: Bench, trouble: StudentError, lab: Settings) -> Bench | No
     return replace(bench, models=ordinary, dtype="float32", tolerance=loose)
 
 
-def building(bench: Bench, batch: Batch, rng: Draws, expected: Ask) -> dict[Model, Question]:
-    """Build every model."""
+def building(
+    bench: Bench, models: Sequence[Model], batch: Batch, rng: Draws, expected: Ask
+) -> list[Question]:
+    """Build these models of a bench."""
     shapes = parameter_shapes(bench.config, bench.kind)
     draws = {} if bench.own_weights else {
         draw: rng.child(f"weights {draw}").weights(shapes)
-        for draw in {model.draw for model in bench.models}
+        for draw in {model.draw for model in models}
     }  # fmt: skip
     first = batch.target[:1]
     one = {"tokens": first}
     if batch.source is not None:
         one = {"source": batch.source[:1], "target": first}
     fields = {k: v for k, v in asdict(bench.config).items() if v is not None}
-    questions = {}
-    for model in [*bench.models, bench.twin]:
+    questions = []
+    for model in models:
         options: dict[str, Any] = {"seed": model.draw, "dtype": bench.dtype}
         if bench.own_weights:
             options["scale"] = OWN_SHARPENING if model.sharpened else {}
@@ -194,7 +220,7 @@ def building(bench: Bench, batch: Batch, rng: Draws, expected: Ask) -> dict[Mode
             if model.sharpened:
                 weights = sharpen(expected, bench.kind, bench.config, weights, **one)
             options["weights"] = {k: v.astype(bench.dtype) for k, v in weights.items()}
-        questions[model] = build(model.handle, CLASSES[bench.kind], config(**fields), **options)
+        questions.append(build(model.handle, CLASSES[bench.kind], config(**fields), **options))
     return questions
 
 

@@ -39,20 +39,10 @@ class Job:
     tasks: frozenset[str] | None = None
     gates: int = 4
     scale: bool = False
-    ahead: bool = False
-    forks: bool = True
     outcomes: list[Outcome] = field(default_factory=list)
     planned: list[str] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
     importing: bool = False  # Whether a file was never imported to its end.
-
-    @property
-    def promising(self) -> bool:
-        """Whether every required part so far has passed: then gate 4 will most likely train."""
-        came = self.missing.keys().isdisjoint(FILES.values())
-        whole = self.tasks is None and not self.breaches and came
-        parts = (o for o in self.outcomes if is_required(o.stub))
-        return whole and all(o.status is Status.PASSED for o in parts)
 
     def haste(self, gate: bool) -> int:
         """Return how many times less than usual a check, or a gate, waits for an answer.

@@ -7,7 +7,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from grader.compare import fail
-from grader.influence import NOTICEABLE, PART_OF, Findings, blamed, sublayers
+from grader.influence import NOTICEABLE, PART_OF, Findings, explained, sublayers
 from grader.invariance import Batch, Bench, Model
 from grader.student_error import TASK_FILES, StudentError
 from grader.submission import Submission, forward, tensor
@@ -83,10 +83,8 @@ def explain(
     """Fail gate 2 with the cause that the form and the first sub-layer show."""
     mover, gaps = differences(submission, bench, model, mode, base, form, batch)
     code, cause, part, advice = reading(form.name, mover)
-    known = blamed(findings, ("masks", "attention", "residual", "encoder", "decoder"))
-    if known and known.diagnosis:
-        part = known.diagnosis.part
-        advice = f"Task {known.stub} already shows it: {known.diagnosis.cause}"
+    blamed = ("masks", "attention", "residual", "encoder", "decoder")
+    part, advice = explained(findings, blamed, part, advice)
     where = f"; it shows first in {mover}" if mover else ""
     text = (
         f"{form.name}: logits at real position {witness['position']} moved by "
@@ -136,8 +134,7 @@ def reading(form: str, mover: str) -> tuple[str, str, str, str]:
 
 def explain_embedding(witness: dict[str, Any], findings: Findings) -> NoReturn:
     """Fail gate 2 because the padding's own vector reached a real logit."""
-    known = blamed(findings, ("masks", "attention", "encoder", "decoder"))
-    part = known.diagnosis.part if known and known.diagnosis else "masks"
+    part, _ = explained(findings, ("masks", "attention", "encoder", "decoder"), "masks", "")
     fail(
         "pad_embedding_read", part,
         f"overwriting the embedding of PAD moved logits at real position {witness['position']} by "
@@ -167,9 +164,8 @@ def compare_losses(
 
 def explain_silence(what: str, witness: dict[str, Any], findings: Findings) -> NoReturn:
     """Fail the control: hiding a real token changed nothing."""
-    known = blamed(findings, tuple(TASK_FILES))
-    part = known.diagnosis.part if known and known.diagnosis else (
-        "decoder" if what == "target" else "encoder")  # fmt: skip
+    stack = "decoder" if what == "target" else "encoder"
+    part, _ = explained(findings, tuple(TASK_FILES), stack, "")
     fail(
         "mask_ignored", part,
         f"the model does not respond to its {what} validity mask: hiding a real token moved the "

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import draws, early, expectations, tracing
-from grader.ahead import Ahead
+from grader import draws, expectations, tracing
 from grader.benches import Benches
-from grader.job import LAST_GATE, Blocked, Job
+from grader.job import LAST_GATE, Job
 from grader.outcomes import (
     Place,
     is_required,
@@ -32,18 +31,13 @@ from grader.student_error import StudentError
 from grader.submission import Submission
 from grader.workers import Worker, WorkerLost
 
-# The models of gates 1 to 3 live in so many workers, and are drawn under this name.
-LANES = 2
+# The models of gates 1 to 3 are drawn under this name.
 BENCHES = "benches"
 MARKERS = (
     "part(stub): a check of the stub with this task id",
     "gate(number, name): a check of this gate",
-    "early(questions): what a check asks, of another worker while earlier ones are judged",
 )
 SLOW = ("timeout", "out_of_memory")
-# A training that runs ahead begins once these tasks have passed: most trees that are wrong or not
-# finished show it there.
-FIRST_TASKS = ("1", "2")
 
 
 def place_of(item: pytest.Item) -> Place:
@@ -67,9 +61,6 @@ class Plugin:
         self.group: str | None = None
         self.current: Submission | None = None
         self.shared: Benches | None = None
-        self.early: Ahead | None = None
-        self.beside: early.Beside | None = None
-        self.training = ""
         self.recorded: set[str] = set()
         points = job.settings.points
         self.files = {stub.id: stub.file for stub in points.stubs}
@@ -92,8 +83,6 @@ class Plugin:
         wanted = [item for item in items if self._wanted(place_of(item))]
         items[:] = sorted(wanted, key=lambda item: place_of(item).order)
         self.job.planned = [item.nodeid for item in items]
-        training = [item.name for item in items if place_of(item).gate == LAST_GATE]
-        self.training = training[0] if self.job.ahead and training else ""
         self.job.listen({"kind": "plan", "checks": len(items)})
 
     def _wanted(self, place: Place) -> bool:
@@ -108,34 +97,14 @@ class Plugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Record a blocked check and skip it."""
-        place, why = place_of(item), self._blocked(item)
+        place = place_of(item)
+        why = self.job.blocked(place, self.files.get(place.stub or "", ""))
         if why is not None:
             self._record(item, Outcome("", None, None, why[0], why[1], why[2]), 0.0)
             pytest.skip(why[1])
-        if self.training:
-            self._begin_training(place)
         self.job.listen(
             {"kind": "start", "check": item.nodeid, "place": place, "title": title(item)}
         )
-
-    def _blocked(self, item: pytest.Item) -> Blocked | None:
-        place = place_of(item)
-        return self.job.blocked(place, self.files.get(place.stub or "", ""))
-
-    def _begin_training(self, place: Place) -> None:
-        """Let gate 4 train from now on, if the first tasks have passed; a failure gives it up."""
-        promising = self.job.promising
-        if promising and place.stub and task_of(place.stub) in FIRST_TASKS:
-            return
-        if promising:
-            rng = draws.Draws(self.job.seed, self.training)
-            self.early = Ahead(self.job.start_worker, rng, self.job.settings)
-        self.training = ""
-
-    def _give_up_training(self) -> None:
-        if self.early is not None:
-            self.early.close()
-            self.early = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool:
@@ -187,22 +156,18 @@ class Plugin:
         found.seconds = seconds
         self.recorded.add(item.nodeid)
         self.job.outcomes.append(found)
-        needed = place.gate or is_required(place.stub)
-        if needed and found.status is not Status.PASSED and not self.job.keep_going:
-            self._give_up_training()
         self.job.listen({"kind": "end", "place": place, "title": title(item), "outcome": found})
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         """End the last workers."""
-        self._give_up_training()
         self._close()
 
     def _close(self) -> None:
-        for open_one in (self.current, self.shared, self.beside):
+        for open_one in (self.current, self.shared):
             if open_one is not None:
                 open_one.close()
-        self.current = self.shared = self.beside = None
+        self.current = self.shared = None
 
     def missing(self) -> list[str]:
         """Return the planned checks that left no outcome."""
@@ -219,33 +184,7 @@ class Plugin:
             self.group = place.group
             start = partial(self._start_worker, gate=bool(place.gate))
             self.current = Submission(start, self.job.listen)
-            self._ask_beside(request.node)
         return self.current
-
-    def _ask_beside(self, first: pytest.Item) -> None:
-        """Let a second worker begin with what later checks of the same task ask early."""
-        asking = {
-            item.name: partial(early.questions_of, item, self.job)
-            for item in first.session.items
-            if item.get_closest_marker("early")
-            if place_of(item).group == self.group and self._blocked(item) is None
-        }
-        # Early checks know of each other's traces in the process, as they would in turn.
-        if asking and first.name not in asking and self.job.forks:
-            self.beside = early.Beside(partial(self._start_worker, gate=False), asking)
-
-    @pytest.fixture
-    def asked(self, request: pytest.FixtureRequest, submission: Submission) -> early.Answering:
-        """Returns what a check asks early, answered by another worker or else now."""
-
-        def answered() -> early.Asked:
-            found = self.beside.take(request.node.name) if self.beside else None
-            if found is not None:
-                return found
-            questions = early.questions_of(request.node, self.job)
-            return early.Asked(submission.attempt(*questions), submission)
-
-        return answered
 
     def _start_worker(self, gate: bool) -> Worker:
         worker = self.job.start_worker()
@@ -254,14 +193,14 @@ class Plugin:
 
     @pytest.fixture
     def benches(self) -> Benches:
-        """The models of gates 1 to 3, which share them and their workers."""
+        """The models of gates 1 to 3, which share them."""
         if self.shared is None:
             self._close()
             start = partial(self._start_worker, gate=True)
-            lanes = [Submission(start, self.job.listen) for _ in range(LANES)]
             rng = draws.Draws(self.job.seed, BENCHES)
             ask = self.job.expectations.for_check(BENCHES)
-            self.shared = Benches(lanes, rng, ask, self.job.settings)
+            submission = Submission(start, self.job.listen)
+            self.shared = Benches(submission, rng, ask, self.job.settings)
         return self.shared
 
     @pytest.fixture
@@ -283,11 +222,6 @@ class Plugin:
     def findings(self) -> list[Outcome]:
         """The part checks that did not pass in this run, in order."""
         return [o for o in self.job.outcomes if o.stub and o.status is not Status.PASSED]
-
-    @pytest.fixture
-    def ahead(self) -> Ahead | None:
-        """The training that was begun before its gate, if it was."""
-        return self.early
 
 
 def title(item: pytest.Item) -> str:

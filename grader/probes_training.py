@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -20,79 +21,51 @@ WARM_UP_STEPS = 3
 class Batches(Iterator[Any]):
     """The caller's iterator: every draw asks the referee, which counts them and ends the supply."""
 
-    LOOK_EVERY = 50
-
-    def __init__(self, channel: frames.Channel, model: nn.Module) -> None:
-        """Draw through `channel`; look at `model` now and then, for whoever waits."""
+    def __init__(self, channel: frames.Channel, model: nn.Module, looks: Collection[int]) -> None:
+        """Draw through `channel`; hand over the values of `model` at the steps in `looks`."""
         self.channel = channel
         self.model = model
-        self.drawn = self.asked = 0
+        self.looks = looks
+        self.drawn = 0
         self.exhausted = False
-        self.last: Any = None
 
     def __next__(self) -> Any:
         """Return the next batch, as long as the referee gives one."""
         if self.exhausted:
             raise StopIteration
-        seen = self._look() if self.drawn and self.drawn % self.LOOK_EVERY == 0 else {}
-        self.channel.send({"draw": self.drawn} | seen)
-        self.asked += 1
-        reply = self._take()
+        message: dict[str, Any] = {"draw": self.drawn}
+        if self.drawn in self.looks:
+            with contextlib.suppress(Exception):  # a model that cannot tell is not looked at
+                message |= encode(values_of(self.model))
+        self.channel.send(message)
+        reply = self.channel.receive(max_payload=1 << 24)
+        self.exhausted = "source" not in reply
         if self.exhausted:
             raise StopIteration
+        self.drawn += 1
         source = torch.from_numpy(reply["source"].copy())
-        self.last = attribute("data.SequenceBatch")(source=source, answers=reply["answers"])
-        return self.last
-
-    def _take(self) -> dict[str, Any]:
-        """Return the next reply; the referee has sent one more than it was asked for."""
-        reply: dict[str, Any] = self.channel.receive(max_payload=1 << 24)
-        self.exhausted = "source" not in reply
-        self.drawn += not self.exhausted
-        return reply
-
-    def end(self) -> None:
-        """Take what was sent and never drawn: the next frame is another question."""
-        while not self.exhausted and self.drawn <= self.asked:
-            self._take()
-        self.exhausted = True
-
-    def _look(self) -> dict[str, float]:
-        """Return loss and accuracy on the batch just used: to show, never to judge.
-
-        A copy of the model is asked, for a pass may leave traces in what it runs through.
-        """
-        try:
-            with torch.random.fork_rng([]), torch.no_grad():
-                inputs, targets = attribute("training.teacher_forcing")(self.last.answers)
-                logits = copy.deepcopy(self.model).eval()(self.last.source, inputs)
-                loss = float(attribute("training.masked_cross_entropy")(logits, targets))
-                right = float(attribute("metrics.token_accuracy")(logits, targets))
-            return {"loss": loss, "accuracy": right} if math.isfinite(loss + right) else {}
-        except Exception:
-            return {}  # the loop itself will show what is wrong
+        return attribute("data.SequenceBatch")(source=source, answers=reply["answers"])
 
 
 @probe
 def train(
-    session: Session, config: dict[str, Any], recipe: dict[str, Any], seed: int
+    session: Session, config: dict[str, Any], recipe: dict[str, Any], seed: int, looks: list[int]
 ) -> dict[str, Any]:
     """Build the student's model from its own seeded start and train it with the student's loop.
 
     Returns what the loop returned, and the trained values by name.
     """
     model = make(config, seed, "float32")
-    batches = Batches(session.channel, model)
-    try:
-        losses = attribute("training.train")(model, batches, attribute_recipe(recipe))
-    finally:
-        batches.end()
+    batches = Batches(session.channel, model, looks)
+    losses = attribute("training.train")(model, batches, attribute_recipe(recipe))
+    return {"losses": plain_numbers(losses)} | values_of(model)
+
+
+def values_of(model: nn.Module) -> dict[str, dict[str, Tensor]]:
+    """Return a model's parameters and buffers by name."""
     parameters = dict(model.named_parameters())
-    return {
-        "losses": plain_numbers(losses),
-        "parameters": parameters,
-        "buffers": {n: b for n, b in model.state_dict().items() if n not in parameters},
-    }
+    buffers = {n: b for n, b in model.state_dict().items() if n not in parameters}
+    return {"parameters": parameters, "buffers": buffers}
 
 
 @probe

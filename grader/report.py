@@ -7,7 +7,6 @@ import platform
 import shlex
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -29,7 +28,6 @@ class Request:
 
     `gates` is the number of the last gate that runs; `scale` opens the larger size behind them.
     Without `out` nothing is written; `known` outcomes of an earlier run stand beside the new ones.
-    `ahead` lets gate 4 train while the other checks run, which pays where a core would idle.
     """
 
     path: Path
@@ -39,7 +37,6 @@ class Request:
     tasks: frozenset[str] | None = None
     gates: int = 4
     scale: bool = False
-    ahead: bool = False
     known: tuple[Outcome, ...] = ()
 
 
@@ -78,36 +75,20 @@ class Report:
         self.seed = seed
         self.flags = flags
         self._kept: dict[str, tuple[int, dict[str, Any]]] = {}
-        self._keeper: ThreadPoolExecutor | None = None
-        self._written = 0
 
     def keep(self, outcomes: list[Outcome]) -> None:
-        """Write what there is so far, in a thread: no check waits for the disk.
-
-        `outcomes` is the list that grows; what has joined it by the time of the write is written.
-        """
-        self._keeper = self._keeper or ThreadPoolExecutor(1)
-        self._keeper.submit(self._keep, outcomes)
-
-    def _keep(self, outcomes: list[Outcome]) -> None:
-        latest = list(outcomes)
-        if len(latest) > self._written:
-            self._written = len(latest)
-            with contextlib.suppress(OSError):  # the last write says what is wrong with the disk
-                self.write(latest)
-
-    def finish_keeping(self) -> None:
-        """Wait until what there is so far is written."""
-        if self._keeper is not None:
-            self._keeper.shutdown()
-            self._keeper = None
+        """Write what there is so far."""
+        with contextlib.suppress(OSError):  # the last write says what is wrong with the disk
+            self.write(outcomes)
 
     def write(self, outcomes: list[Outcome], *, complete: bool = False) -> dict[str, Any]:
         """Write `results.json` where it was asked for, and return the tree."""
         tree = self.tree(outcomes, complete=complete)
         if self.request.out is not None:
-            # Until it is whole, a file that is replaced after every check need not be pretty.
-            write_json(self.request.out / "results.json", tree, indent=2 if complete else None)
+            # Until it is whole, a file that is replaced after every check need not be pretty, nor
+            # wait for the disk.
+            path, indent = self.request.out / "results.json", 2 if complete else None
+            write_json(path, tree, indent=indent, lasting=complete)
         return tree
 
     def tree(self, outcomes: list[Outcome], *, complete: bool) -> dict[str, Any]:
@@ -213,6 +194,8 @@ def entry(
     if bad is None and good:
         evidence = {o.check.rsplit("::", 1)[-1]: o.evidence for o in own if o.evidence}
         text = f"{len(own)} checks passed" if len(own) > 1 else "passed"
+        if len(own) == 1 and "in_short" in own[0].evidence:
+            text = f"passed, {own[0].evidence['in_short']}"
         return Entry(name, task, Status.PASSED, score, whole, text, None, evidence, seconds, own)
     if bad is None:
         text = "has not been checked"

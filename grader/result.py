@@ -154,7 +154,10 @@ def clean_text(text: str) -> str:
     return kept if len(kept) <= MAX_TEXT else kept[: MAX_TEXT - 4] + " ..."
 
 
-def write_json(path: Path, tree: Any, *, indent: int | None = 2) -> None:
-    """Write `tree` so that a reader sees the old file or the new one, never half of one."""
+def write_json(path: Path, tree: Any, *, indent: int | None = 2, lasting: bool = True) -> None:
+    """Write `tree` so that a reader sees the old file or the new one, never half of one.
+
+    One that is not `lasting` may be gone after a power cut.
+    """
     text = json.dumps(tree, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
-    replace_file(path, text.encode())
+    replace_file(path, text.encode(), lasting=lasting)

@@ -1,6 +1,6 @@
 """What gate 4 teaches and asks: sequences, and their answers under this run's permutation.
 
-Held-out rows are never in a batch, and only the referee knows their answers.
+Held-out rows and look rows are never in a batch, and only the referee knows their answers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Sequences:
         permutation: (V,) what each id becomes in an answer; as easy to learn as the plain task, and
             nothing that was written down before the run can know it.
         disguise: (V,) what each id is called in the questions about held-out rows.
-        held_out: rows to answer, none of which is ever in a batch.
+        held_out: rows that the trained model has to answer.
+        look: other rows, which tell during a training whether the model has learned.
     """
 
     rng: Draws
@@ -35,6 +36,7 @@ class Sequences:
     permutation: Ids
     disguise: Ids
     held_out: list[Row]
+    look: list[Row]
 
     def answers(self, rows: Sequence[Row]) -> Answers:
         """Return the right answers, without BOS and EOS."""
@@ -46,18 +48,15 @@ class Sequences:
         step = -1 if self.lab.data.task == "reverse" else 1
         return [list(row[::step]) for row in rows]
 
-    def batches(self, attempt: int) -> list[list[Row]]:
-        """Draw the rows of every batch of one training."""
-        data, recipe = self.lab.data, self.lab.recipe
-        rows = self.rng.child(f"batches {attempt}").rows(
-            recipe.steps * recipe.batch_size,
-            data.min_length,
-            data.max_length,
+    def batch(self, attempt: int, step: int) -> list[Row]:
+        """Draw the rows of one batch of a training."""
+        return self.rng.child(f"batch {step} of training {attempt}").rows(
+            self.lab.recipe.batch_size,
+            self.lab.data.min_length,
+            self.lab.data.max_length,
             self.lab.model.vocab_size,
-            exclude=self.held_out,
+            exclude=[*self.held_out, *self.look],
         )
-        size = recipe.batch_size
-        return [rows[start : start + size] for start in range(0, len(rows), size)]
 
     @property
     def steps(self) -> int:
@@ -66,10 +65,13 @@ class Sequences:
 
 
 def draw(rng: Draws, lab: Settings) -> Sequences:
-    """Draw the permutation, the disguise and the held-out rows."""
-    size = lab.model.vocab_size
+    """Draw the permutation, the disguise, the held-out rows and the look rows."""
+    size, shortest, longest = lab.model.vocab_size, lab.data.min_length, lab.data.max_length
     held_out = rng.child("held out").rows(
-        lab.accuracy.held_out_rows, lab.data.min_length, lab.data.max_length, size, unique=True
+        lab.accuracy.held_out_rows, shortest, longest, size, unique=True
+    )
+    look = rng.child("look").rows(
+        lab.accuracy.look_rows, shortest, longest, size, exclude=held_out, unique=True
     )
     return Sequences(
         rng,
@@ -77,6 +79,7 @@ def draw(rng: Draws, lab: Settings) -> Sequences:
         rng.child("permutation").permutation_of_data_ids(size),
         rng.child("disguise").permutation_of_data_ids(size),
         held_out,
+        look,
     )
 
 

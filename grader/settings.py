@@ -100,7 +100,8 @@ class Accuracy:
     """Gate 4: the free-running exact match wanted, and what the controls may reach.
 
     An exact match from `near_miss` up to the one wanted is trained again from another seed, until
-    there were `attempts`; the best one counts.
+    there were `attempts`; the best one counts. From step `look_from` on, every `look_every` steps,
+    a training ends if the model answers `look_exact_match` of `look_rows` other rows.
     """
 
     exact_match: Share
@@ -109,6 +110,10 @@ class Accuracy:
     held_out_rows: Count
     control_exact_match: Share
     time_factor_flag: Positive
+    look_from: Count
+    look_every: Count
+    look_rows: Count
+    look_exact_match: Share
 
 
 @dataclass(frozen=True)
@@ -253,6 +258,9 @@ def _check(settings: Settings, file: str) -> None:
     if accuracy.near_miss > accuracy.exact_match:
         words = f"at most exact_match = {accuracy.exact_match:g}"
         raise SchemaError(f"{file}.accuracy.near_miss", words, accuracy.near_miss)
+    if accuracy.look_exact_match < accuracy.exact_match:
+        words = f"at least exact_match = {accuracy.exact_match:g}"
+        raise SchemaError(f"{file}.accuracy.look_exact_match", words, accuracy.look_exact_match)
     if model.d_model % model.num_heads:
         words = f"a multiple of num_heads = {model.num_heads}"
         raise SchemaError(f"{file}.model.d_model", words, model.d_model)

@@ -197,6 +197,10 @@ class Submission:
             self._worker = self._start()
         return self._worker
 
+    def another(self) -> Submission:
+        """Return a second proxy to the same tree, with a worker of its own."""
+        return Submission(self._start, self.progress)
+
     def renew(self) -> None:
         """Forget everything asked so far: the next question goes to a fresh worker."""
         self.close()
@@ -243,15 +247,10 @@ class Submission:
             )
         return answer["value"]
 
-    def stream(
-        self,
-        question: Question,
-        first: Json,
-        respond: Callable[[Json], Json | None],
-    ) -> Any:
+    def stream(self, question: Question, respond: Callable[[Json], Json]) -> Any:
         """Ask a question whose probe asks back (see `Worker.stream`)."""
         worker = self.worker
-        answer = worker.stream(question.to_json(), first, respond)
+        answer = worker.stream(question.to_json(), respond)
         if "error" in answer:
             raise described(answer["error"])
         if not well_formed(question, answer["value"]):

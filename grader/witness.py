@@ -17,6 +17,7 @@ UNTOLD = {
     "loss_curve", "accuracy_by_length", "token_accuracy_by_position", "attention", "example",
     "frames", "frozen", "sharpened", "dtype", "weights", "mode", "num_layers", "model", "batch",
     "trained_largest_forbidden", "generate_disagrees", "built_on", "type", "message",
+    "in_short",
 }  # fmt: skip
 LABELS = {
     "index": "first place that differs",

@@ -21,6 +21,7 @@ from grader.launchers import START_S, Launcher, WorkersUnavailable
 from grader.settings import Limits
 from grader.whereabouts import Whereabouts
 
+HURRIED_TRAINING_S = 15.0
 FLOOD = 1 << 21  # bytes of output that nobody prints on purpose
 FILES_HELD = 4  # files of the largest size that a worker may leave in its scratch folder
 
@@ -71,15 +72,18 @@ class Worker:
         self.heed: Callable[[], None] = lambda: None
 
     def hurry(self, times: int) -> None:
-        """Wait 1 / `times` as long for an answer, and still less for a training.
+        """Wait 1 / `times` as long for an answer, a second at least, and not long for a training.
 
-        At least a second and a minute: what has been late before is spared the long waits.
+        What has been late before is spared the long waits.
         """
-        self.hurried = times > 1
-        usual = self.limits
-        seconds = min(usual.question_s, max(1.0, usual.question_s / times))
-        training = min(usual.training_s, max(60.0, usual.training_s / times**2))
-        self.limits = replace(usual, question_s=seconds, training_s=training)
+        if times > 1:
+            self.hurried = True
+            usual = self.limits
+            self.limits = replace(
+                usual,
+                question_s=min(usual.question_s, max(1.0, usual.question_s / times)),
+                training_s=min(usual.training_s, HURRIED_TRAINING_S),
+            )
 
     def hello(self) -> None:
         """Wait until the worker is confined and ready.
@@ -131,20 +135,12 @@ class Worker:
     def stream(
         self,
         question: dict[str, Any],
-        first: dict[str, Any],
-        respond: Callable[[dict[str, Any]], dict[str, Any] | None],
+        respond: Callable[[dict[str, Any]], dict[str, Any]],
     ) -> dict[str, Any]:
-        """Ask one question whose probe asks back: each such frame goes to `respond`.
+        """Ask one question whose probe asks back: `respond` replies to each such frame.
 
-        The replies are sent one frame ahead, so that the worker never waits for one. All of it may
-        take `training_s` of the limits, and `step_s` between two frames until the end is sent: what
-        was drawn in advance may be used up after it.
-
-        Args:
-            question: The question; the last frame is its answer.
-            first: The reply to the first frame.
-            respond: Takes a frame and returns the reply to the next one; after one that holds
-                "end" there is none to give, and it returns None.
+        All of it may take `training_s` of the limits, and `step_s` between two frames until a reply
+        holds "end": what was drawn in advance may be used up after it.
 
         Raises:
             WorkerLost: a deadline passed, the process died, or a frame broke the rules.
@@ -152,17 +148,14 @@ class Worker:
         whole = self.limits.training_s
         deadline = time.monotonic() + whole
         ticket = self.post([question], whole)
-        reply: dict[str, Any] | None = first
         patience = self.limits.step_s
         while True:
             with self._losing(min(patience, whole)):
-                if reply is not None:
-                    self.channel.send(reply, min(deadline, time.monotonic() + patience))
                 message = self._next(min(deadline, time.monotonic() + patience))
                 if "answers" not in message:
                     reply = respond(message)
-                    ended = reply is None or "end" in reply
-                    patience = whole if ended else self.limits.step_s
+                    patience = whole if "end" in reply else self.limits.step_s
+                    self.channel.send(reply, min(deadline, time.monotonic() + patience))
                     continue
                 self._keep(message)
                 if ticket.number in self.kept:
@@ -220,8 +213,7 @@ class Worker:
             if self.whereabouts.importing():
                 calls = self.whereabouts.stuck()
                 raise self._lost("timeout", f"no answer within {self.limits.import_s:g} s", calls)
-        resident = self.launcher.resident_bytes(self.pid)
-        if resident > self.limits.memory_mib << 20:
+        if resident_bytes(self.pid) > self.limits.memory_mib << 20:
             words = f"it held more than the {self.limits.memory_mib} MiB that are allowed"
             raise self._lost("out_of_memory", words, self.whereabouts.stuck())
         if written_bytes(self.scratch) > FILES_HELD * self.limits.written_file_mib << 20:
@@ -255,3 +247,14 @@ class Worker:
             self.launcher.end(self.pid)
             self.channel.close()
             shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process and of everything below it, in bytes."""
+    total = 0
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for member in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                total += member.memory_info().rss
+    return total

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import sys
 import tempfile
@@ -10,10 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from grader import sandbox
-from grader.fork_launcher import ForkLauncher
-from grader.launchers import Launcher, clean_environment
+from grader.launchers import ForkLauncher, Launcher, SpareLauncher, clean_environment
 from grader.settings import Limits
-from grader.spare_launcher import SpareLauncher
 from grader.workers import Worker
 
 
@@ -41,21 +38,19 @@ class Workshop:
         environment = clean_environment(self.scratches)
         self.launcher: Launcher
         # A forked worker costs next to nothing, a fresh one an import of torch.
-        self.forks = fork if fork is not None else sys.platform.startswith("linux")
-        if self.forks:
+        if fork if fork is not None else sys.platform.startswith("linux"):
             command = isolation.command(self.trees, self.scratches)
             self.launcher = ForkLauncher(command, environment, self.base / "zygote.log")
         else:
             self.launcher = SpareLauncher(environment)
         self.workers = 0
-        self.numbers = itertools.count(1)
         # Called some ten times a second while a worker is waited for; may raise to give up.
         self.heed: Callable[[], None] = lambda: None
 
     def worker(self, tree: Path) -> Worker:
         """Start a worker on the staged `tree`."""
-        self.workers = number = next(self.numbers)
-        scratch = self.scratches / str(number)
+        self.workers += 1
+        scratch = self.scratches / str(self.workers)
         scratch.mkdir(mode=0o700)
         plan = self.isolation.plan(tree=tree, scratch=scratch, limits=self.limits)
         worker = Worker(self.launcher, tree, plan, self.limits)

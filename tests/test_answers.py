@@ -24,7 +24,6 @@ import pytest
 from grader import intake, patching, sandbox, settings
 from grader.benches import Benches
 from grader.draws import Draws
-from grader.early import Asked
 from grader.engine import CHECKS
 from grader.expectations import Expectations
 from grader.plugin import MARKERS
@@ -158,7 +157,11 @@ class Replay(Submission):
         """Answer at once."""
         return Replied(self, questions, self.reply(questions))
 
-    def stream(self, question: Question, first: dict[str, Any], respond: Callable[..., Any]) -> Any:
+    def another(self) -> Replay:
+        """Answer in one order, whichever worker is asked."""
+        return self
+
+    def stream(self, question: Question, respond: Callable[..., Any]) -> Any:
         """Draw every batch, then answer."""
         for number in range(SHORT.recipe.steps + 1):
             respond({"draw": number})
@@ -191,6 +194,10 @@ class Keeping(Submission):
 
     kept: list[list[Any]]
 
+    def another(self) -> Keeping:
+        """Keep in one order what is asked of whichever worker."""
+        return self
+
     def post(self, *questions: Question, deadline_s: float | None = None) -> Any:
         """Ask, and keep the answers at once: posting order is the order of the replay."""
         answers = super().post(*questions, deadline_s=LAB.limits.check_s).attempt()
@@ -222,15 +229,10 @@ def run(check: Callable[..., Any], way: dict[str, Any], submission: Submission) 
     """Call the check as the plugin does."""
     rng = Draws(0, check.__name__)
     expected = EXPECTATIONS.for_check(check.__name__)
-    benches = Benches([submission], rng, expected, SHORT)
-
-    def asked() -> Any:
-        (early,) = [m.kwargs for m in check.pytestmark if m.name == "early"]  # type: ignore[attr-defined]
-        return Asked(submission.attempt(*early["questions"](rng, SHORT)), submission)
+    benches = Benches(submission, rng, expected, SHORT)
 
     given = {"submission": submission, "rng": rng, "lab": SHORT, "findings": [],
-             "expected": expected, "benches": benches, "ahead": None, "asked": asked,
-             **way}  # fmt: skip
+             "expected": expected, "benches": benches, **way}  # fmt: skip
     with np.errstate(all="ignore"):
         check(**{name: given[name] for name in inspect.signature(check).parameters})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grader import gradient_causes
+from grader import gradients
 from grader.parameters import ProbeConfig, parameter_shapes
 
 TWO_LAYERS = list(parameter_shapes(ProbeConfig(num_layers=2), "seq2seq"))
@@ -35,13 +35,13 @@ def under(*prefixes: str) -> list[str]:
     ],
 )
 def test_missing_gradients_are_read(names, part, words):
-    found, cause, _ = gradient_causes.of_missing(names, TWO_LAYERS)
+    found, cause, _ = gradients.of_missing(names, TWO_LAYERS)
     assert (found, words in cause) == (part, True)
 
 
 def test_silent_sublayers_are_the_residual_branch():
     inside = [n for n in TWO_LAYERS if "attention." in n or "feed_forward." in n]
-    assert gradient_causes.of_missing(inside, TWO_LAYERS)[0] == "residual"
+    assert gradients.of_missing(inside, TWO_LAYERS)[0] == "residual"
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,4 @@ def test_silent_sublayers_are_the_residual_branch():
     ],
 )
 def test_wrong_gradients_are_read(names, part):
-    assert gradient_causes.of_wrong(names, TWO_LAYERS)[0] == part
+    assert gradients.of_wrong(names, TWO_LAYERS)[0] == part

@@ -3,7 +3,6 @@
 from itertools import product
 
 from grader import independence, invariance
-from grader.benches import lane_of
 from grader.draws import Draws
 from grader.gradients import CALLS, schedule
 from grader.invariance import CLASSES, MODES, Model
@@ -59,13 +58,6 @@ def test_prefixes_are_asked_of_ordinary_or_of_sharpened_weights_in_turns():
         found.append(circumstances)
     ordinary, sharp = (0, False, True, "eval"), (0, True, False, "train")
     assert found == [ordinary, sharp, sharp, ordinary]
-
-
-def test_twin_lives_elsewhere_than_its_original_and_neither_lane_is_idle():
-    for bench in BENCHES:
-        assert lane_of(bench.twin, 2) != lane_of(bench.original, 2)
-        assert {lane_of(model, 2) for model in bench.models} == {0, 1}
-        assert {lane_of(model, 1) for model in [*bench.models, bench.twin]} == {0}
 
 
 def test_every_number_of_rows_is_asked_in_both_modes_and_all_rows_are_judged_once():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -346,50 +347,44 @@ def test_a_longer_run_that_says_nothing_is_judged_elsewhere(answer):
     optimizers.judge_long_memory(answer)
 
 
-def test_looking_at_the_training_leaves_no_trace(monkeypatch):
-    class Normed(torch.nn.Module):
-        """Has a batch norm, and counts its passes."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = torch.nn.BatchNorm1d(2)
-            self.passes = 0
-
-        def forward(self, source: Any, inputs: Any) -> Any:
-            self.passes += 1
-            return self.norm(source)
-
-    functions = {
-        "training.teacher_forcing": lambda answers: (answers, answers),
-        "training.masked_cross_entropy": lambda logits, targets: logits.square().mean(),
-        "metrics.token_accuracy": lambda logits, targets: 0.5,
-    }
-    monkeypatch.setattr(probes_training, "attribute", functions.get)
-    model = Normed().train()
+def test_handing_over_the_values_leaves_no_trace(monkeypatch):
+    monkeypatch.setattr(probes_training, "attribute", lambda name: SimpleNamespace)
+    model = torch.nn.BatchNorm1d(2).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    batches = probes_training.Batches(None, model)
-    batches.last = SimpleNamespace(answers=[], source=torch.randn(4, 2))
-    assert set(batches._look()) == {"loss", "accuracy"}
-    assert model.training and model.norm.training and not model.passes
+    state = torch.get_rng_state()
+    wire = Wire(3)
+    assert len(list(probes_training.Batches(wire, model, [1, 3]))) == 3
+    assert [set(message) - {"draw"} for message in wire.messages] == [
+        set(), {"parameters", "buffers"}, set(), {"parameters", "buffers"},
+    ]  # fmt: skip
+    assert set(wire.messages[1]["parameters"]) == {"weight", "bias"}
+    assert model.training and torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    model.held = torch.ones(2, requires_grad=True) * 2  # cannot be copied
-    assert batches._look() == {}
+
+
+def test_model_that_cannot_tell_its_values_is_not_looked_at(monkeypatch):
+    monkeypatch.setattr(probes_training, "attribute", lambda name: SimpleNamespace)
+    model = torch.nn.Identity()
+    model.named_parameters = None
+    wire = Wire(2)
+    assert len(list(probes_training.Batches(wire, model, [1]))) == 2
+    assert wire.messages == [{"draw": 0}, {"draw": 1}, {"draw": 2}]
 
 
 class Wire:
-    """A channel on which the referee sends one batch more than it is asked for."""
+    """A channel on which the referee answers every draw."""
 
     def __init__(self, batches: int) -> None:
-        self.sent = 1
+        self.messages: list[Any] = []
         self.taken = 0
         self.batches = batches
 
     def send(self, message):
-        self.sent += 1
+        self.messages.append(message)
 
     def receive(self, max_payload):
-        assert self.taken < self.sent, "it would wait for ever"
         self.taken += 1
+        assert self.taken == len(self.messages), "it would wait for ever"
         if self.taken > self.batches:
             return {"end": True}
         return {"source": np.ones((1, 2), dtype=np.int64), "answers": [[3]]}
@@ -399,9 +394,9 @@ class Wire:
 def test_nothing_is_left_on_the_wire_however_many_batches_a_loop_draws(monkeypatch, drawn):
     monkeypatch.setattr(probes_training, "attribute", lambda name: SimpleNamespace)
     wire = Wire(3)
-    batches = probes_training.Batches(wire, torch.nn.Identity())
-    assert len([batch for batch, _ in zip(batches, range(drawn), strict=False)]) == min(drawn, 3)
-    batches.end()
-    # After the end nothing is sent for a draw, so nothing may be asked for either.
-    assert wire.taken == min(wire.sent, wire.batches + 1)
-    assert list(batches) == [] and list(batches) == []
+    batches = probes_training.Batches(wire, torch.nn.Identity(), [])
+    assert len(list(itertools.islice(batches, drawn))) == min(drawn, 3)
+    assert wire.taken == len(wire.messages)
+    # After the end nothing is asked for any more.
+    rest = list(batches)
+    assert len(rest) == 3 - min(drawn, 3) and list(batches) == [] and wire.taken == 4

@@ -16,15 +16,16 @@ DATA = sequences.draw(Draws(7, "gate 4"), LAB)
 
 
 def test_training_never_sees_a_held_out_row():
-    held_out = set(DATA.held_out)
+    held_out, look = set(DATA.held_out), set(DATA.look)
     assert len(held_out) == LAB.accuracy.held_out_rows
-    batches = DATA.batches(0)
+    assert len(look) == LAB.accuracy.look_rows and not look & held_out
+    batches = [DATA.batch(0, step) for step in range(LAB.recipe.steps)]
     assert [len(rows) for rows in batches] == [LAB.recipe.batch_size] * LAB.recipe.steps
-    assert not any(row in held_out for rows in batches for row in rows)
+    assert not any(row in held_out | look for rows in batches for row in rows)
 
 
 def test_rows_are_of_every_length():
-    for rows in (DATA.held_out, DATA.batches(0)[0]):
+    for rows in (DATA.held_out, DATA.look, DATA.batch(0, 0)):
         assert {len(row) for row in rows} == {3, 4, 5, 6, 7}
 
 
@@ -36,8 +37,8 @@ def test_a_draw_gives_every_row_its_ids_and_whole_columns_of_padding():
 
 
 def test_another_attempt_draws_other_batches():
-    assert DATA.batches(0) == DATA.batches(0)
-    assert DATA.batches(0)[0] != DATA.batches(1)[0]
+    assert DATA.batch(0, 3) == DATA.batch(0, 3)
+    assert DATA.batch(0, 3) not in (DATA.batch(1, 3), DATA.batch(0, 4))
 
 
 def test_answers_are_renamed_reversals():

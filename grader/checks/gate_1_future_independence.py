@@ -27,23 +27,21 @@ def test_logits_do_not_depend_on_future_tokens(
 
     def ask(bench: Bench, batches: Pair) -> tuple[Asked, dict[Model, list[Question]]]:
         asked = [(b, changes(rng, b, bench.config.vocab_size)) for b in batches]
-        questions: dict[Model, list[Question]] = {m: [] for m in [*bench.models, bench.twin]}
+        questions: dict[Model, list[Question]] = {model: [] for model in bench.models}
         for model, mode, (batch, changed) in every(bench, asked):
             questions[model].append(independence.question(bench, model, mode, batch, changed))
-            if independence.prefixes(bench, batch, model, mode):
-                # The twin never saw whole rows.
-                alone = independence.prefix_question(bench, bench.twin, mode, batch)
-                questions[bench.twin].append(alone)
         return asked, questions
 
     for found in benches.rounds(ask, seen):
         bench = found.bench
         answers = {model: iter(given) for model, given in found.answers.items()}
         for model, mode, (batch, changed) in every(bench, found.asked):
-            trial = Trial(found.submission(model), findings, seen)
+            trial = Trial(benches.submission, findings, seen)
             outputs, alone = next(answers[model])["outputs"], []
             if independence.prefixes(bench, batch, model, mode):
-                alone = next(answers[bench.twin])["outputs"]
+                # The twin never saw whole rows.
+                question = independence.prefix_question(bench, bench.twin, mode, batch)
+                alone = benches.ask_twin(bench, question)["outputs"]
             independence.judge(trial, bench, model, mode, batch, changed, outputs, alone)
     return seen
 

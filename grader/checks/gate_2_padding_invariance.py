@@ -58,7 +58,7 @@ class Case:
         if not self.batch.padded:
             return ()
         *several, alone, explicit = self.later
-        return (*several, explicit if (model.draw + self.turn) % 2 else alone)
+        return (*several, explicit if model.draw % 2 != self.turn else alone)
 
     def controls_of(self, model: Model) -> tuple[tuple[str, dict[str, Any]], ...]:
         """Return what must matter to a model."""
@@ -173,7 +173,7 @@ def test_padding_changes_no_real_logit(
             for mode, answer in zip(invariance.modes_of(model), given, strict=True):
                 answers = iter(answer["outputs"]), iter(answer["losses"])
                 for case in found.asked:
-                    judge(found.submission(model), found.bench, model, mode, case, answers,
+                    judge(benches.submission, found.bench, model, mode, case, answers,
                           seen, findings)  # fmt: skip
     return seen
 

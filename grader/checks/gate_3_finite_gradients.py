@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import differences, gradients, invariance
+from grader import gradients, invariance
 from grader.benches import Benches, Pair
-from grader.differences import Moves
 from grader.draws import BOS, EOS, PAD, Draws, Ids
-from grader.gradients import ORDINARY, Found, Learning, Share, schedule
+from grader.gradients import ORDINARY, Found, Learning, Moves, Share, schedule
 from grader.influence import Findings
 from grader.invariance import Batch, Bench, Model
 from grader.settings import Settings
@@ -104,13 +103,11 @@ def test_every_parameter_gets_a_right_gradient(
         for given in benches.rounds(ask, seen):
             bench, answers = given.bench, {m: iter(found) for m, found in given.answers.items()}
             for part in schedule(bench):
-                learning = Learning(given.submission(part.model), lab, findings, seen, stacks)
+                learning = Learning(benches.submission, lab, findings, seen, stacks)
                 found = judge(rng, bench, part, given.asked, next(answers[part.model]), learning)
             gradients.judge_growth(bench, found, learning)
-            mover = given.asked.moves.model
-            learning = Learning(given.submission(mover), lab, findings, seen, stacks)
-            losses = next(answers[mover])
-            differences.judge(bench, given.asked.moves, found.names, losses, learning)
+            losses = next(answers[given.asked.moves.model])
+            gradients.judge_moves(bench, given.asked.moves, found.names, losses, learning)
     except StudentError as error:
         gradients.explain_error(error)
         raise

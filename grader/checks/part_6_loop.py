@@ -9,7 +9,6 @@ import pytest
 
 from grader import loop, optimizers
 from grader.draws import Draws
-from grader.early import Answering
 from grader.invariance import CLASSES
 from grader.parameters import ProbeConfig
 from grader.parts import sure
@@ -77,12 +76,11 @@ def three_runs(rng: Draws, lab: Settings) -> tuple[Question, ...]:
 
 
 @pytest.mark.part("6.4")
-@pytest.mark.early(questions=three_runs)
 def test_train_takes_one_right_step_per_batch(
-    asked: Answering, rng: Draws, lab: Settings
+    submission: Submission, rng: Draws, lab: Settings
 ) -> dict[str, Any]:
     """Train clears, computes, clips and steps once per batch, in train mode, and returns losses."""
-    huge_answer, tiny_answer, many = asked().answers
+    huge_answer, tiny_answer, many = submission.attempt(*three_runs(rng, lab))
     answers = sure(huge_answer), sure(tiny_answer)
     free, clipped = (loop.read(answer, BATCH_SIZES) for answer in answers)
     for seen in (free, clipped):
@@ -109,12 +107,11 @@ def short_runs(rng: Draws, lab: Settings) -> tuple[Question, ...]:
 
 
 @pytest.mark.part("6.4")
-@pytest.mark.early(questions=short_runs)
 def test_train_stops_when_the_batches_do(
-    asked: Answering, rng: Draws, lab: Settings
+    submission: Submission, rng: Draws, lab: Settings
 ) -> dict[str, Any]:
     """Train takes as many steps as there are batches, also when they end early."""
-    answers, submission = asked()
+    answers = submission.attempt(*short_runs(rng, lab))
     for supply, answer in zip(SUPPLIES, answers, strict=True):
         if isinstance(answer, StudentError):
             # A loop that fails on all batches fails for another reason than their number.

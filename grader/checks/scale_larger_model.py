@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from grader import learned, sequences, signs, training
+from grader import learned, sequences, training
 from grader.checks.gate_4_greedy_accuracy import describe, train
 from grader.draws import Draws
 from grader.influence import Findings
@@ -30,7 +30,7 @@ def grow(
     if best.exact_match < larger.accuracy.exact_match:
         if best is not attempts[-1]:
             training.restore(submission, data, best)
-        seen = signs.read(submission, best, data)
+        seen = learned.read(submission, best, data)
         learned.explain(best, data, seen, findings, evidence)
     return evidence
 
