@@ -290,7 +290,7 @@ def _refuse_unknown(came: Any, read: Any, key: str) -> None:
 def _refuse_contradiction(lab: Settings, file: str) -> None:
     """Refuse what no single value shows."""
     data, model, points, accuracy = lab.data, lab.model, lab.points, lab.accuracy
-    ids = [stub.id for stub in (*points.stubs, *points.stretch)]
+    ids = [stub.id for stub in points.stubs] + [stub.id for stub in points.stretch]
     twice = sorted({name for name in ids if ids.count(name) > 1})
     total = sum((stub.points for stub in points.stubs), points.gate * len(points.gates))
     rules: list[tuple[bool, str, str, object]] = [
