@@ -226,8 +226,8 @@ class Watcher:
         elif tasks:
             for row in found:
                 if task_of(row.stub.id) in tasks:
-                    word = checklist.WORDS.get(row.speaks["status"], checklist.WRONG)[0]
-                    self.say(f"{row.stub.id} {word}: {checklist.explanation(row.speaks)[0]}")
+                    word = checklist.WORDS.get(row.status, checklist.WRONG)[0]
+                    self.say(f"{row.stub.id} {word}: {checklist.explanation(row.decisive)[0]}")
         elif last:
             self.console.print(Group(whole, *self.gates()), soft_wrap=True)
         else:
