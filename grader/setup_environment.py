@@ -117,7 +117,8 @@ def install(root: Path) -> None:
     """Install the requirements at the tested versions, or raise SetupError."""
     python = venv_python(root)
     wanted = requirements(root)
-    if any((root / ".venv").glob("[lL]ib/**/site-packages/torch-*.dist-info")):
+    homes = [*root.glob(".venv/lib/python*"), root / ".venv" / "Lib"]
+    if any(any(home.glob("site-packages/torch-*.dist-info")) for home in homes):
         say("bringing the packages up to date")
     else:
         say(f"installing {len(wanted)} packages and what they need; torch alone is some 200 MB")
