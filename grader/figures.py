@@ -122,14 +122,30 @@ def grid(
     return svg(right + 8, top + len(rows) * height + 8, about, joined(pieces), kind)
 
 
-def scale(left: float, top: float, width: float, height: float, high: float) -> list[Markup]:
-    """Draw five level lines from 0 to `high`, with their numbers."""
+class Bar(NamedTuple):
+    """One bar: its share of the room, what stands behind it, and whether it is as it should be."""
+
+    share: float
+    words: str
+    good: bool
+
+
+def bars(rows: Mapping[str, Bar], marks: Mapping[str, float], about: str) -> Markup:
+    """Draw a bar for each label, and lines at the shares that `marks` names."""
+    left, room, step = 24 + 6.6 * max(len(cut(label, 60)) for label in rows), 270, 17
+    bottom = 26 + step * len(rows)
     pieces = []
-    for part in range(5):
-        y = top + height * part / 4
-        pieces.append(line(left, y, left + width, y, "grid"))
-        pieces.append(text(left - 6, y + 4, f"{high * (4 - part) / 4:.2g}", "small", "end"))
-    return pieces
+    for words, share in marks.items():
+        x = left + room * share
+        kind = "wanted" if words == "wanted" else "grid"
+        pieces += [line(x, 20, x, bottom, kind), text(x, 14, words, "small")]
+    for index, (label, bar) in enumerate(rows.items()):
+        y, kind = 24 + index * step, "small" if bar.good else "small bad"
+        long = room * bar.share
+        pieces.append(text(left - 8, y + 11, label, kind, "end"))
+        pieces.append(rect(left, y, long, step - 4, "bar" if bar.good else "bar low"))
+        pieces.append(text(left + long + 4, y + 11, bar.words, kind, "start"))
+    return svg(left + room + 60, bottom + 6, about, joined(pieces))
 
 
 def _table(value: Any) -> list[list[Any]] | None:
@@ -215,30 +231,21 @@ def _norms(evidence: Mapping[str, Any]) -> Figure | None:
     logs = [math.log10(v) for v in found.values() if math.isfinite(v) and v > 0]
     high = math.ceil(max(logs, default=0))
     low = max(math.floor(min(logs, default=-3)) - 0.2, high - DECADES)
-    left, room, step = 24 + 6.6 * max(len(cut(name, 60)) for name in found), 270, 17
-    bottom = 26 + step * len(found)
-    pieces = []
-    for power in range(math.ceil(low), high + 1):
-        x = left + room * (power - low) / (high - low)
-        pieces += [line(x, 20, x, bottom, "grid"), text(x, 14, f"1e{power}", "small")]
-    missing = 0
-    for index, (name, value) in enumerate(found.items()):
-        y = 24 + index * step
-        good = math.isfinite(value) and value > 0
-        missing += not good
-        pieces.append(text(left - 8, y + 11, name, "small" if good else "small bad", "end"))
-        if good:
-            long = max(room * (math.log10(value) - low) / (high - low), 1.0)
-            pieces.append(rect(left, y, long, step - 4, "bar"))
+    rows = {}
+    for name, value in found.items():
+        if math.isfinite(value) and value > 0:
+            share = (math.log10(value) - low) / (high - low)
+            rows[name] = Bar(max(share, 0.004), f"{value:.1e}", good=True)
         else:
             words = "none" if values[name] is None else ("zero" if value == 0 else "not finite")
-            pieces.append(text(left + 4, y + 11, words, "small bad", "start"))
+            rows[name] = Bar(0.0, words, good=False)
+    marks = {f"1e{p}": (p - low) / (high - low) for p in range(math.ceil(low), high + 1)}
+    missing = sum(not bar.good for bar in rows.values())
     said = f"{missing} of {len(found)} parameters have none" if missing else "all have one"
-    about = f"Gradient norm per parameter: {said}."
     return Figure("Gradient of each parameter", "Norm of the gradient of one ordinary batch, on a "
                   "logarithmic scale. In a correct model every parameter has a bar; the biases of "
                   "the keys may have next to none.",
-                  svg(left + room + 30, bottom + 6, about, joined(pieces)))  # fmt: skip
+                  bars(rows, marks, f"Gradient norm per parameter: {said}."))  # fmt: skip
 
 
 def _curve(evidence: Mapping[str, Any]) -> Figure | None:
@@ -257,8 +264,12 @@ def _curve(evidence: Mapping[str, Any]) -> Figure | None:
     ]  # fmt: skip
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dot = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="3" class="dot"/>')
-    pieces = [
-        *scale(left, top, width, height, high),
+    pieces = []
+    for part in range(5):
+        y = top + height * part / 4
+        pieces.append(line(left, y, left + width, y, "grid"))
+        pieces.append(text(left - 6, y + 4, f"{high * (4 - part) / 4:.2g}", "small", "end"))
+    pieces += [
         Markup('<polyline points="{}" class="curve"/>').format(path),
         *(dot.format(x, y) for x, y in points),
         text(left, height + 30, "0", "small"),
@@ -277,26 +288,13 @@ def _lengths(evidence: Mapping[str, Any]) -> Figure | None:
     if not isinstance(values, Mapping) or not 0 < len(values) <= MOST_SIDE:
         return None
     wanted = number(evidence.get("exact_match_wanted"))
-    left, top, height, wide = 56, 22, 150, 64
-    width = wide * len(values)
-    pieces = scale(left, top, width, height, 1.0)
-    said = []
-    for index, (name, value) in enumerate(values.items()):
-        share = _share(number(value))
-        x, y = left + index * wide + 10, top + height * (1 - share)
-        middle = x + wide / 2 - 10
-        pieces.append(rect(x, y, wide - 20, height * share, "bar low" if share < wanted else "bar"))
-        pieces.append(text(middle, y - 5, f"{share:.2f}", "small"))
-        pieces.append(text(middle, height + 40, name))
-        said.append(f"length {name}: {share:.2f}")
-    if math.isfinite(wanted):
-        y = top + height * (1 - wanted)
-        pieces.append(line(left, y, left + width, y, "wanted"))
-    pieces.append(text(left + width / 2, height + 58, "tokens in the row"))
-    about = cut("Answered rows, " + "; ".join(said))
+    shares = {f"length {name}": _share(number(value)) for name, value in values.items()}
+    rows = {name: Bar(v, f"{v:.2f}", good=not v < wanted) for name, v in shares.items()}
+    marks = {"0": 0.0, "0.5": 0.5} | ({"wanted": wanted} if math.isfinite(wanted) else {"1": 1.0})
+    about = "; ".join(f"{name}: {share:.2f}" for name, share in shares.items())
     return Figure("Held-out rows answered, by length", "A row counts when every token and its end "
                   "are right. A correct model is near 1 at every length.",
-                  svg(left + width + 16, height + 68, about, joined(pieces)))  # fmt: skip
+                  bars(rows, marks, cut(f"Answered rows, {about}")))  # fmt: skip
 
 
 def _decoded(evidence: Mapping[str, Any]) -> Figure | None:

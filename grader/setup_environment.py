@@ -13,6 +13,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,7 +96,7 @@ def make_environment(root: Path) -> None:
 def pip_install(root: Path, *words: str) -> bool:
     """Let pip install `words` at the tested versions; tell whether it did.
 
-    A terminal shows the last line of what pip does, in place; a file holds only its errors.
+    A terminal shows the last line of what pip says, in place; a failure shows the last few.
     """
     command = [str(venv_python(root)), "-I", "-m", "pip", "install", "--no-user", "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar", "off"]
@@ -104,12 +105,19 @@ def pip_install(root: Path, *words: str) -> bool:
     elsewhere = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")
     kept = {name: value for name, value in os.environ.items() if name not in elsewhere}
     room = shutil.get_terminal_size().columns - 8 if sys.stdout.isatty() else 0
-    with subprocess.Popen(command, env=kept, stdout=subprocess.PIPE, text=True) as pip:
+    said: deque[str] = deque(maxlen=10)
+    with subprocess.Popen(
+        command, env=kept, text=True, errors="replace",
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as pip:  # fmt: skip
         for line in pip.stdout or ():
+            if not line.startswith("WARNING"):
+                said.append(line)
             if room:
                 print(f"\r\033[Ksetup: {line.strip()[:room]}", end="", flush=True)
-    if room:
-        print("\r\033[K", end="", flush=True)
+    print("\r\033[K" if room else "", end="", flush=True)
+    if pip.returncode:
+        print("".join(said), end="", file=sys.stderr, flush=True)
     return pip.returncode == 0
 
 

@@ -54,7 +54,11 @@ class Recorder:
     def start(self, command: list[str], **options: Any) -> contextlib.AbstractContextManager[Any]:
         """Stand in for `subprocess.Popen`, with a pip that says what it does."""
         done = self(command, **options)
-        done.stdout = ["Collecting rich\n", "Installing collected packages: rich\n"]
+        done.stdout = [
+            "WARNING: odd\n",
+            "Collecting rich\n",
+            "Installing collected packages: rich\n",
+        ]
         return contextlib.nullcontext(done)
 
     @staticmethod
@@ -264,10 +268,20 @@ def test_pip_shows_one_line_on_a_terminal_and_none_in_a_file(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     setup.pip_install(project, "rich")
     shown = capsys.readouterr().out
-    assert "\n" not in shown and "\rsetup: ..." not in shown
+    assert "\n" not in shown
     assert shown.split("\r\x1b[K") == [
-        "", "setup: Collecting rich", "setup: Installing collected packages: rich", "",
+        "", "setup: WARNING: odd", "setup: Collecting rich",
+        "setup: Installing collected packages: rich", "",
     ]  # fmt: skip
+
+
+def test_failure_shows_what_pip_said_last_and_no_warnings(
+    project: Path, ran: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran.fails = {"install"}
+    assert not setup.pip_install(project, "rich")
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "Collecting rich\nInstalling collected packages: rich\n")
 
 
 def test_stopped_set_up_is_not_taken_for_a_whole_one(
