@@ -239,17 +239,12 @@ def _function(row: Row, source: Path | None) -> str:
 def _line(row: Row, function: str, source: Path | None) -> int | None:
     """Return the line where the code raised, if it is in the function, or the function's own."""
     node = functions(source).get(function)
+    if node is None:
+        return None
     for file, line in reversed(witness.frames(row.decisive["evidence"])):
-        if node and file == row.stub.file and node.lineno <= line <= (node.end_lineno or 0):
+        if file == row.stub.file and node.lineno <= line <= (node.end_lineno or 0):
             return line
-    if node is None and source is not None:
-        try:
-            ast.parse(source.read_bytes())
-        except SyntaxError as error:
-            return error.lineno
-        except (OSError, ValueError):
-            pass
-    return node.lineno if node else None
+    return node.lineno
 
 
 def functions(source: Path | None) -> dict[str, ast.FunctionDef]:
@@ -270,8 +265,7 @@ def functions(source: Path | None) -> dict[str, ast.FunctionDef]:
 
 def _is_begun(node: ast.FunctionDef | None) -> bool:
     """Tell whether a function holds more than its docstring and one `raise`."""
-    body = node.body if node else []
-    return len(body) - (ast.get_docstring(node) is not None if node else 0) > 1
+    return node is not None and len(node.body) - (ast.get_docstring(node) is not None) > 1
 
 
 def _is_stub(node: ast.FunctionDef) -> bool:
