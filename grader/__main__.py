@@ -170,11 +170,10 @@ def refuse_unwritable(out: Path) -> None:
     """Raise IntakeError now rather than after the work where nothing can be written to `out`."""
     from grader.intake import IntakeError
 
-    standing = out.absolute()
-    while not standing.exists():
-        standing = standing.parent
-    why = "is not a folder" if not standing.is_dir() else "cannot be written"
-    if why == "is not a folder" or not os.access(standing, os.W_OK | os.X_OK):
+    standing = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    why = "" if os.access(standing, os.W_OK | os.X_OK) else "cannot be written"
+    why = why if standing.is_dir() else "is not a folder"
+    if why:
         raise IntakeError(f"{standing} {why}: name another folder with --out, got {out}")
 
 

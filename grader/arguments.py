@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
 CODES = """\
 exit codes: 0 passed; 1 graded, not passed; 2 cannot be graded; 3 the grader failed;
@@ -24,34 +25,29 @@ exit codes: 0 every submission was graded; 1 some need a person (ungradable, mis
 2 the batch cannot run; 3 the grader failed on some: give the same command again;
 130 stopped with Ctrl-C, 143 with SIGTERM: the same command goes on.
 """
+Raw = argparse.RawDescriptionHelpFormatter
 FORMATS = "gradescope, github, classroom, markdown, junit, nbgrader, prairielearn, autolab"
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser with every command."""
     top = argparse.ArgumentParser(
-        prog="python -m grader",
+        prog="python -m grader", epilog=EPILOG, formatter_class=Raw,
         description="Grade a transformer built in the lab: six parts, then four gates in order.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    )  # fmt: skip
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     one = commands.add_parser(
         "grade", help="grade one tree, folder, archive or notebook", epilog=CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Run every part and gate; write results.json and report.html into --out.",
+        formatter_class=Raw,
     )  # fmt: skip
     one.add_argument("path", type=Path, help="folder, .zip, .tar.gz or .ipynb with the tree")
     one.add_argument("--out", type=Path, help="folder for results.json (reports/<name>)")
     one.add_argument("--seed", type=int, help="replay a run; default: drawn from the submission")
     one.add_argument("--keep-going", action="store_true", help="run every gate, even after a fail")
-    one.add_argument(
-        "--scale", action="store_true", help="then train the larger size, if all four gates passed"
-    )
-    one.add_argument(
-        "--format", type=_formats, action="extend", metavar="NAME[,NAME]", default=[],
-        help=f"json prints the result; written beside it: {FORMATS}",
-    )  # fmt: skip
+    one.add_argument("--scale", action="store_true",
+                     help="then train the larger size, if all four gates passed")  # fmt: skip
+    _formats(one, f"json prints the result; written beside it: {FORMATS}", default=[])
     _shared(one)
     quick = commands.add_parser("check", help="a quick look at the parts, without the gates")
     _student(quick)
@@ -63,34 +59,24 @@ def parser() -> argparse.ArgumentParser:
     _isolation(live)
     other = commands.add_parser("export", help="write a results.json in other platforms' formats")
     other.add_argument("result", type=Path, metavar="RESULTS.json")
-    other.add_argument(
-        "--format", type=_formats, action="extend", metavar="NAME[,NAME]", required=True,
-        help=FORMATS,
-    )  # fmt: skip
+    _formats(other, FORMATS, required=True)
     other.add_argument("--out", type=Path, help="folder (that of RESULTS.json)")
     known = _instructors(commands, "verify", "grade submissions whose verdict is known")
     known.add_argument("names", nargs="*", metavar="NAME", help="names of cases; default: all")
     known.add_argument("--kind", choices=["wrong", "right", "hostile"], help="only this kind")
-    known.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
     known.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="part I of N")
-    known.add_argument("--out", type=Path, default=Path("reports/verify"), help="for verify.json")
-    known.add_argument("--write-docs", action="store_true", help="rewrite docs/corpus.md")
+    _measured(known, "docs/corpus.md", Path("reports/verify"), "for verify.json")
     _isolation(known)
     machine = _instructors(commands, "mutants", "small mistakes made by machine: which survive?")
     machine.add_argument("files", nargs="*", metavar="FILE", help="task files such as masks")
     machine.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth mutant")
-    machine.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
-    machine.add_argument("--out", type=Path, default=Path("reports/mutants"))
-    machine.add_argument("--write-docs", action="store_true", help="rewrite docs/mutants.md")
+    _measured(machine, "docs/mutants.md", Path("reports/mutants"))
     margins = _instructors(commands, "calibrate", "measure the margin of every threshold")
     margins.add_argument("--seeds", type=int, default=50, help="seeds for each configuration (50)")
     margins.add_argument("--variants", type=int, default=2, help="seeds for each right case (2)")
-    margins.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (cores)")
-    margins.add_argument(
-        "--verified", type=Path, metavar="FILE", help="verify.json: its cases are not graded again"
-    )
-    margins.add_argument("--out", type=Path, default=Path("reports/calibrate"))
-    margins.add_argument("--write-docs", action="store_true", help="rewrite docs/calibration.md")
+    margins.add_argument("--verified", type=Path, metavar="FILE",
+                         help="verify.json: its cases are not graded again")  # fmt: skip
+    _measured(margins, "docs/calibration.md", Path("reports/calibrate"))
     _batch(_instructors(commands, "batch", "grade a class; resumes; writes the gradebook"))
     handout = _instructors(commands, "release", "build what students get")
     handout.add_argument("--out", type=Path, default=Path("dist"), help="folder (dist)")
@@ -106,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
 def _batch(command: argparse.ArgumentParser) -> None:
     command.epilog = BATCH_EPILOG
     command.description = "Grade a class; the same command goes on where it was stopped."
-    command.formatter_class = argparse.RawDescriptionHelpFormatter
+    command.formatter_class = Raw
     command.add_argument("source", type=Path, help="folder or .zip: what the platform handed out")
     command.add_argument("--out", type=Path, required=True, help="folder for results; resumes")
     command.add_argument("--roster", type=Path, metavar="CSV", help="who should have handed in")
@@ -133,7 +119,21 @@ def _instructors(
     return commands.add_parser(name, help=words)
 
 
-def _formats(text: str) -> list[str]:
+def _measured(command: argparse.ArgumentParser, page: str, out: Path, words: str = "") -> None:
+    """Add what the commands share that measure the grader itself and write a page on it."""
+    cores = os.cpu_count() or 1
+    command.add_argument("--jobs", type=int, default=cores, help="processes (cores)")
+    command.add_argument("--out", type=Path, default=out, help=words or None)
+    command.add_argument("--write-docs", action="store_true", help=f"rewrite {page}")
+
+
+def _formats(command: argparse.ArgumentParser, words: str, **options: Any) -> None:
+    """Add --format: a comma list, or several times."""
+    command.add_argument("--format", type=_format_names, action="extend",
+                         metavar="NAME[,NAME]", help=words, **options)  # fmt: skip
+
+
+def _format_names(text: str) -> list[str]:
     """Read a comma list of what to print or export."""
     names = [name.strip() for name in text.split(",")]
     unknown = [n for n in names if n not in ("text", "json", *FORMATS.split(", "))]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import track
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
-CELL = re.compile(r"# %%( \[markdown\])?")
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 LONGEST_CELL = 15
 CELL_S = 120
 DONE, CLAIM_FAILED, CANNOT_RUN = 0, 1, 2
@@ -34,54 +34,40 @@ def sources(folder: Path = FOLDER) -> list[Path]:
     return sorted(folder.glob("[0-9]*.py"))
 
 
-def cells_of(text: str, file: str) -> list[tuple[str, str]]:
-    """Return kind ("markdown" or "code") and text of every cell.
+def read(text: str, file: str) -> Any:
+    """Return the notebook of a source, without outputs.
 
     Args:
         text: the source.
         file: what messages call it.
 
     Raises:
-        NotebookError: Something stands before the first cell, a markdown cell holds code, or a
-            cell is too long.
+        NotebookError: The source is not as jupytext would write it (something stands before the
+            first cell, a markdown cell holds code), or a cell is too long.
     """
-    cells: list[tuple[str, list[str]]] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        mark = CELL.fullmatch(line)
-        if mark is not None:
-            cells.append(("markdown" if mark[1] else "code", []))
-            continue
-        if not cells:
-            raise NotebookError(f"{file}:{number}: expected a cell, which begins with # %%")
-        kind, lines = cells[-1]
-        if kind == "markdown" and line and not re.match(r"#( |$)", line):
-            raise NotebookError(f"{file}:{number}: expected a comment in a markdown cell")
-        lines.append(line[2:] if kind == "markdown" else line)
-    for _, lines in cells:
-        long = "\n".join(lines).strip("\n").count("\n") + 1
-        if long > LONGEST_CELL:
-            what = f"a cell of {long} lines, expected at most {LONGEST_CELL}"
-            raise NotebookError(f"{file}: {what}; it begins with {lines[0]!r}")
-    return [(kind, "\n".join(lines).strip("\n")) for kind, lines in cells]
+    import jupytext  # other commands need not load it
+
+    book = jupytext.reads(text, fmt="py:percent")
+    book.metadata = {"jupytext": {"notebook_metadata_filter": "-all"}}
+    lines = zip_longest(text.split("\n"), jupytext.writes(book, fmt="py:percent").split("\n"))
+    for number, (came, wanted) in enumerate(lines, start=1):
+        if came != wanted:
+            raise NotebookError(f"{file}:{number}: expected {wanted!r}, got {came!r}")
+    for number, cell in enumerate(book.cells):
+        # The same source makes the same bytes.
+        cell.id, cell.metadata = f"cell-{number}", {}
+        first, *rest = cell.source.split("\n")
+        if len(rest) >= LONGEST_CELL:
+            what = f"a cell of {len(rest) + 1} lines, expected at most {LONGEST_CELL}"
+            raise NotebookError(f"{file}: {what}; it begins with {first!r}")
+    book.metadata = {"kernelspec": KERNEL}
+    nbformat.validate(book)
+    return book
 
 
 def build(source: Path) -> bytes:
-    """Return the notebook of a source, without outputs; the same source makes the same bytes.
-
-    Raises:
-        NotebookError: As `cells_of`.
-    """
-    v4 = nbformat.v4
-    cells = []
-    for number, (kind, text) in enumerate(cells_of(source.read_text("utf-8"), source.name)):
-        if kind == "markdown":
-            cells.append(v4.new_markdown_cell(text, id=f"cell-{number}"))
-        else:
-            cells.append(v4.new_code_cell(text, id=f"cell-{number}"))
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    book = v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
-    nbformat.validate(book)
-    return f"{nbformat.writes(book)}\n".encode()
+    """Return the notebook of a source as its file; raises NotebookError as `read` does."""
+    return f"{nbformat.writes(read(source.read_text('utf-8'), source.name))}\n".encode()
 
 
 def built(folder: Path = FOLDER) -> dict[str, bytes]:
@@ -170,9 +156,12 @@ def main(options: argparse.Namespace) -> int:
 def _run_all(names: Sequence[str], tree: Path, out: Path, quiet: bool) -> int:
     if not (tree / "transformer").is_dir():
         raise NotebookError(f"expected the folder transformer/ in {tree}")
-    books = [p for p in sorted(FOLDER.glob("[0-9]*.ipynb")) if _chosen(p, names)]
+    every = sorted(FOLDER.glob("[0-9]*.ipynb"))
+    # By name, or by number: "1" is 01_masks.
+    books = [p for p in every if not names or p.stem in names
+             or p.stem[:2].lstrip("0") in [name.lstrip("0") for name in names]]  # fmt: skip
     if not books:
-        known = ", ".join(p.stem for p in sorted(FOLDER.glob("[0-9]*.ipynb")))
+        known = ", ".join(path.stem for path in every)
         raise NotebookError(f"no notebook is called {' or '.join(names)}; there are {known}")
     out.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
@@ -184,15 +173,8 @@ def _run_all(names: Sequence[str], tree: Path, out: Path, quiet: bool) -> int:
         found = [word for word, _ in boxes(book)]
         if "does not hold" in found:
             code = CLAIM_FAILED
-        counts = [f"{found.count(word)} {words}" for word, words in (
-            ("holds", "claims hold"), ("does not hold", "do not"), ("to do", "to do"),
-        ) if found.count(word)]  # fmt: skip
+        said = {"holds": "claims hold", "does not hold": "do not", "to do": "to do"}
+        counts = [f"{found.count(word)} {said[word]}" for word in said if word in found]
         console.print(f"{path.stem}: {', '.join(counts)}", soft_wrap=True)
     console.print(f"pages to read: {out}/", soft_wrap=True)
     return code
-
-
-def _chosen(path: Path, names: Sequence[str]) -> bool:
-    """Tell whether a notebook was asked for, by number or name."""
-    return not names or any(path.stem == n or path.stem.split("_")[0].lstrip("0") == n.lstrip("0")
-                            for n in names)  # fmt: skip

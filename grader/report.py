@@ -6,17 +6,17 @@ import contextlib
 import platform
 import shlex
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from importlib import metadata
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from grader import intake, policy, sandbox
 from grader.outcomes import FILES, task_of
-from grader.result import SCHEMA, Entry, Outcome, Status, number, write_json
+from grader.result import SCHEMA, Entry, Outcome, Status, decisive, number, write_json
 from grader.settings import Settings, StretchStub
 
 SCALE = ("scale_reverse", "scale_copy")
@@ -38,21 +38,6 @@ class Request:
     gates: int = 4
     scale: bool = False
     known: tuple[Outcome, ...] = ()
-
-
-PRECEDENCE = [Status.GRADER_ERROR, Status.NOT_IMPLEMENTED, Status.BLOCKED]
-
-
-def worst(outcomes: Iterable[Outcome]) -> Outcome | None:
-    """Return the outcome that speaks for all: ours to mend first, then undone, then the first."""
-    bad = [o for o in outcomes if o.status is not Status.PASSED]
-    for status in PRECEDENCE[:2]:
-        for outcome in bad:
-            if outcome.status is status:
-                return outcome
-    unblocked = [o for o in bad if o.status is not Status.BLOCKED]
-    ranked = unblocked or bad
-    return ranked[0] if ranked else None
 
 
 class Report:
@@ -189,7 +174,7 @@ def entry(
     name: str, task: str | None, own: list[Outcome], score: Fraction, whole: Fraction, good: bool
 ) -> Entry:
     """Let the worst outcome speak for a part or gate."""
-    bad = worst(own)
+    bad = decisive(own, attrgetter("status"))
     seconds = sum(o.seconds for o in own)
     if bad is None and good:
         evidence = {o.check.rsplit("::", 1)[-1]: o.evidence for o in own if o.evidence}

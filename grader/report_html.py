@@ -7,19 +7,20 @@ cut. Seed and replay line stay in `results.json`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from grader import witness
-from grader.checklist import speaker
 from grader.figures import Figure, figures
 from grader.files import replace_file
-from grader.problems import Place, Problem, place_of, problems, why_not_passed
+from grader.problems import Place, place_of, problems, why_not_passed
+from grader.result import decisive
 from grader.witness import cut
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -48,14 +49,14 @@ GATES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, or one gate's figures."""
+    """One thing that is wrong, or one gate's figures; `also` more checks say so."""
 
     label: str
     word: str
-    cause: str
-    advice: str
-    rows: list[tuple[str, str]] = field(default_factory=list)
-    figures: list[Figure] = field(default_factory=list)
+    cause: str = ""
+    advice: str = ""
+    rows: Sequence[tuple[str, str]] = ()
+    figures: Sequence[Figure] = ()
     also: int = 0
 
 
@@ -79,7 +80,7 @@ def render(tree: Mapping[str, Any]) -> str:
         stopped=next((i for i, e in enumerate(tree["gates"]) if e["status"] != "passed"), None),
         findings=findings(tree),
         undone=[undone(e) for e in (*tree["parts"], *tree["gates"]) if e["status"] != "passed"],
-        shown=[f for f in (passing(e) for e in tree["gates"]) if f.figures],
+        shown=[found for found in map(passing, tree["gates"]) if found.figures],
         notes=[cut(str(n), 400) for n in tree["submission"]["notes"][:MOST_NOTES]],
         environment={k: cut(str(v), 80) for k, v in tree["environment"].items()},
     )  # fmt: skip
@@ -130,42 +131,36 @@ def undone(entry: Mapping[str, Any]) -> str:
 
 def findings(tree: Mapping[str, Any]) -> list[Finding]:
     """Return everything that is wrong, in order: one finding for each cause."""
-    checks = []
-    others: Counter[Place] = Counter()
+    speaking = []
+    bad: Counter[Place] = Counter()
     for entry in [*tree["parts"], *tree["gates"], *tree["stretch"], *tree.get("scale", [])]:
-        stubs = dict.fromkeys(check["stub"] for check in entry["checks"])
-        for stub in stubs:
-            own = [c for c in entry["checks"] if c["stub"] == stub]
-            check = speaker(own)
-            if check["diagnosis"]:
+        for stub in dict.fromkeys(check["stub"] for check in entry["checks"]):
+            own = [check for check in entry["checks"] if check["stub"] == stub]
+            check = decisive(own, itemgetter("status"))
+            if check and check["diagnosis"]:
                 place = place_of(entry, check)
-                checks.append((place, check))
-                others[place] = sum(c["status"] not in ("passed", "blocked") for c in own) - 1
-    return [
-        finding(one, others[one.places[0]] if len(one.places) == 1 else 0)
-        for one in problems(checks)
-    ]
-
-
-def finding(problem: Problem, also: int) -> Finding:
-    """Return what a failed check says; of what only follows from another it is one sentence."""
-    evidence = problem.check["evidence"]
-    if evidence.get("built_on"):
-        evidence = {}
-    pictured = {"source", "expected", "got"} if "source" in evidence else set()
-    rows = witness.rows({k: v for k, v in evidence.items() if k not in pictured})
-    raised = witness.place_of_error(evidence)
-    if raised:
-        rows.append(("raised in", f"{raised[0]}, line {raised[1]}"))
-    where = cut(problem.where.replace("_", " "), 200)
-    return Finding(
-        f"{where[:1].upper()}{where[1:]}: look at {cut(problem.file, 40)}",
-        WORDS[problem.check["status"]], cut(problem.cause, 900), cut(problem.advice, 900),
-        [(cut(label, 60), text) for label, text in rows[:16]], figures(evidence), max(also, 0),
-    )  # fmt: skip
+                speaking.append((place, check))
+                bad[place] = sum(c["status"] not in ("passed", "blocked") for c in own)
+    found = []
+    for one in problems(speaking):
+        # Of what only follows from another task one sentence is enough.
+        evidence = one.check["evidence"]
+        evidence = {} if evidence.get("built_on") else evidence
+        pictured = {"source", "expected", "got"} if "source" in evidence else set()
+        rows = witness.rows({k: v for k, v in evidence.items() if k not in pictured})
+        if frames := witness.frames(evidence):
+            rows.append(("raised in", f"{frames[-1][0]}, line {frames[-1][1]}"))
+        where = cut(one.where.replace("_", " "), 200)
+        found.append(Finding(
+            f"{where[:1].upper()}{where[1:]}: look at {cut(one.file, 40)}",
+            WORDS[one.check["status"]], cut(one.cause, 900), cut(one.advice, 900),
+            [(cut(label, 60), text) for label, text in rows[:16]], figures(evidence),
+            max(bad[one.places[0]] - 1, 0) if len(one.places) == 1 else 0,
+        ))  # fmt: skip
+    return found
 
 
 def passing(entry: Mapping[str, Any]) -> Finding:
     """Return the figures of a gate that passed."""
     shown = [f for c in entry["checks"] if c["status"] == "passed" for f in figures(c["evidence"])]
-    return Finding(title(entry["name"]), "passed", "", "", [], shown)
+    return Finding(title(entry["name"]), "passed", figures=shown)

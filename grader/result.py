@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from grader.files import replace_file
 
 SCHEMA = 1
 SIGNIFICANT_DIGITS = 3
 MAX_TEXT = 4000
+T = TypeVar("T")
 
 
 class Status(StrEnum):
@@ -41,6 +42,16 @@ class Diagnosis:
     part: str
     cause: str
     advice: str
+
+
+# Which status speaks for several: ours to mend first, then undone, then wrong, then blocked.
+DECISIVE: dict[str, int] = {"grader_error": 0, "not_implemented": 1, "blocked": 3}
+
+
+def decisive(found: Iterable[T], status: Callable[[T], str]) -> T | None:
+    """Return the first of what speaks for all that was `found`, None where all of it passed."""
+    bad = [one for one in found if status(one) != Status.PASSED]
+    return min(bad, key=lambda one: DECISIVE.get(status(one), 2), default=None)
 
 
 class CheckFailed(Exception):
@@ -73,7 +84,7 @@ class Outcome:
             "stub": self.stub,
             "status": str(self.status),
             "summary": clean_text(self.summary),
-            "diagnosis": _diagnosis(self.diagnosis),
+            "diagnosis": clean(self.diagnosis and asdict(self.diagnosis)),
             "evidence": clean(self.evidence),
             "seconds": round(self.seconds, 3),
         }
@@ -103,17 +114,11 @@ class Entry:
             "score": number(self.score),
             "max_score": number(self.max_score),
             "summary": clean_text(self.summary),
-            "diagnosis": _diagnosis(self.diagnosis),
+            "diagnosis": clean(self.diagnosis and asdict(self.diagnosis)),
             "evidence": clean(self.evidence),
             "seconds": round(self.seconds, 3),
             "checks": [c.to_json() for c in self.checks],
         }
-
-
-def _diagnosis(diagnosis: Diagnosis | None) -> dict[str, str] | None:
-    if diagnosis is None:
-        return None
-    return {k: clean_text(v) for k, v in asdict(diagnosis).items()}
 
 
 def number(value: Fraction) -> int | float:

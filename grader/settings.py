@@ -1,31 +1,39 @@
 """`lab.toml` as frozen dataclasses: read once, every value checked, nothing guessed.
 
-The annotations below are the whole schema (`schema.py` applies it).
+The annotations below are the whole schema; msgspec applies it.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from grader.schema import Pattern, Range, SchemaError, build
+import msgspec
+from msgspec import Meta
 
 LAB_FILE = Path(__file__).resolve().parent.parent / "lab.toml"
+FINITE = sys.float_info.max
 
-Count = Annotated[int, Range(1)]
-Positive = Annotated[float, Range(0, open_below=True)]
-Share = Annotated[float, Range(0, 1)]
-Points = Annotated[Fraction, Range(0, open_below=True)]
-Text = Annotated[str, Pattern(r"\S(.*\S)?", "that is not blank")]
-GateName = Annotated[str, Pattern(r"[a-z][a-z_]*", "such as future_independence")]
-FileName = Annotated[str, Pattern(r"[a-z][a-z_]*\.py", "such as masks.py")]
-Function = Annotated[str, Pattern(r"([A-Za-z]\w*\.)?[a-z_]\w*", "naming a function or method")]
+Count = Annotated[int, Meta(ge=1)]
+NotNegative = Annotated[float, Meta(ge=0, le=FINITE)]
+Positive = Annotated[float, Meta(gt=0, le=FINITE)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Text = Annotated[str, Meta(pattern=r"^\S(.*\S)?$")]
+GateName = Annotated[str, Meta(pattern=r"^[a-z][a-z_]*$")]
+FileName = Annotated[str, Meta(pattern=r"^[a-z][a-z_]*\.py$")]
+Function = Annotated[str, Meta(pattern=r"^([A-Za-z]\w*\.)?[a-z_]\w*$")]
+# Python's words for the types of a TOML file, in its own.
+TOML_WORDS = {
+    "`object`": "a table", "`array`": "a list", "`str`": "a text", "`int`": "an integer",
+    "`float`": "a number", "`bool`": "true or false",
+}  # fmt: skip
 
 
 class SettingsError(ValueError):
@@ -36,7 +44,7 @@ class SettingsError(ValueError):
 class Model:
     """The lab's sizes: fields of `transformer.config.ModelConfig`."""
 
-    vocab_size: Annotated[int, Range(4)]
+    vocab_size: Annotated[int, Meta(ge=4)]
     d_model: Count
     num_heads: Count
     num_layers: Count
@@ -47,7 +55,7 @@ class Model:
 class Data:
     """What the lab's model learns, on sequences of `min_length` to `max_length` ids."""
 
-    task: Literal["reverse", "copy"]
+    task: Annotated[str, Meta(pattern=r"^(reverse|copy)$")]
     min_length: Count
     max_length: Count
 
@@ -60,8 +68,8 @@ class Recipe:
     batch_size: Count
     learning_rate: Positive
     warmup_fraction: Share
-    decay_power: Annotated[float, Range(0)]
-    weight_decay: Annotated[float, Range(0)]
+    decay_power: NotNegative
+    weight_decay: NotNegative
     clip_norm: Positive
     betas: tuple[Share, Share]
 
@@ -82,7 +90,7 @@ class Invariance:
     tolerance_float32: Positive
     weight_draws: Count
     sharpened_score: Positive
-    num_layers: tuple[Count, ...]
+    num_layers: Annotated[tuple[Count, ...], Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -160,11 +168,11 @@ class Staging:
 class Stub:
     """One piece of required work: task id, place, the first gate that judges it, points."""
 
-    id: Annotated[str, Pattern(r"[1-6]\.[1-9]", "such as 2.1")]
+    id: Annotated[str, Meta(pattern=r"^[1-6]\.[1-9]$")]
     file: FileName
-    functions: tuple[Function, ...]
-    gate: Annotated[int, Range(1, 4)]
-    points: Points
+    functions: Annotated[tuple[Function, ...], Meta(min_length=1)]
+    gate: Annotated[int, Meta(ge=1, le=4)]
+    points: Fraction
 
     @property
     def task(self) -> str:
@@ -176,18 +184,18 @@ class Stub:
 class StretchStub:
     """One piece of optional work, scored apart."""
 
-    id: Annotated[str, Pattern(r"S[1-9]", "such as S1")]
+    id: Annotated[str, Meta(pattern=r"^S[1-9]$")]
     file: FileName
-    functions: tuple[Function, ...]
-    points: Points
+    functions: Annotated[tuple[Function, ...], Meta(min_length=1)]
+    points: Fraction
 
 
 @dataclass(frozen=True)
 class PointsTable:
     """Who earns what; required stubs and gates add up to `maximum`."""
 
-    maximum: Points
-    gate: Points
+    maximum: Fraction
+    gate: Fraction
     gates: tuple[GateName, ...]
     stubs: tuple[Stub, ...]
     stretch: tuple[StretchStub, ...]
@@ -237,46 +245,78 @@ def load(path: Path = LAB_FILE, environment: Mapping[str, str] = os.environ) -> 
             bounds, or values contradict one another.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
-        settings = build(Settings, table, path.name)
-        _check(settings, path.name)
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"{path}: expected a TOML file, got: {error}") from None
-    except SchemaError as error:
-        raise SettingsError(str(error)) from None
+    try:
+        settings = msgspec.convert(table, Settings, dec_hook=_exact)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{path.name}{_explained(error, table)}") from None
+    _refuse_unknown(table, msgspec.to_builtins(settings, enc_hook=str), path.name)
+    _refuse_contradiction(settings, path.name)
     salt = environment.get("GRADER_SALT", "").strip()
     return replace(settings, salt=salt) if salt else settings
 
 
-def _check(settings: Settings, file: str) -> None:
-    """Check what no single value shows."""
-    data, model, points = settings.data, settings.model, settings.points
-    if data.max_length < data.min_length:
-        words = f"at least min_length = {data.min_length}"
-        raise SchemaError(f"{file}.data.max_length", words, data.max_length)
-    accuracy = settings.accuracy
-    if accuracy.near_miss > accuracy.exact_match:
-        words = f"at most exact_match = {accuracy.exact_match:g}"
-        raise SchemaError(f"{file}.accuracy.near_miss", words, accuracy.near_miss)
-    if accuracy.look_exact_match < accuracy.exact_match:
-        words = f"at least exact_match = {accuracy.exact_match:g}"
-        raise SchemaError(f"{file}.accuracy.look_exact_match", words, accuracy.look_exact_match)
-    if model.d_model % model.num_heads:
-        words = f"a multiple of num_heads = {model.num_heads}"
-        raise SchemaError(f"{file}.model.d_model", words, model.d_model)
-    if len(set(points.gates)) != 4 or len(points.gates) != 4:
-        words = "four different names"
-        raise SchemaError(f"{file}.points.gates", words, list(points.gates))
+def _exact(kind: type, value: Any) -> Fraction:
+    """Return points as the exact number that the file shows: 1.7 is 17/10."""
+    if type(value) not in (int, float) or not 0 < value <= FINITE:
+        raise ValueError("Expected a number > 0")
+    return Fraction(str(value))
+
+
+def _explained(error: msgspec.ValidationError, table: Any) -> str:
+    """Return the key, what was expected and what came, as the file would write them."""
+    said, _, place = str(error).partition(" - at `$")
+    key = place.removesuffix("`")
+    if said.startswith("Object"):
+        return f"{key}: {said.removeprefix('Object ')}"
+    for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", key):
+        table = table[name] if name else table[int(index)]
+    expected = said.split(", got ")[0].removeprefix("Expected ").replace("\\\\", "\\")
+    for ours, word in TOML_WORDS.items():
+        expected = expected.replace(ours, word)
+    return f"{key}: expected {expected}, got {table!r}"
+
+
+def _refuse_unknown(came: Any, read: Any, key: str) -> None:
+    """Refuse a key that nothing has read."""
+    if isinstance(came, dict):
+        for name, value in came.items():
+            if name not in read:
+                words = f"only the keys {', '.join(read)}"
+                raise SettingsError(f"{key}: expected {words}, got {name!r}")
+            _refuse_unknown(value, read[name], f"{key}.{name}")
+    elif isinstance(came, list):
+        for i, (value, own) in enumerate(zip(came, read, strict=True)):
+            _refuse_unknown(value, own, f"{key}[{i}]")
+
+
+def _refuse_contradiction(lab: Settings, file: str) -> None:
+    """Refuse what no single value shows."""
+    data, model, points, accuracy = lab.data, lab.model, lab.points, lab.accuracy
     ids = [stub.id for stub in points.stubs] + [stub.id for stub in points.stretch]
     twice = sorted({name for name in ids if ids.count(name) > 1})
-    if twice:
-        raise SchemaError(f"{file}.points", "every id once", twice[0])
+    total = sum((stub.points for stub in points.stubs), points.gate * len(points.gates))
+    rules: list[tuple[bool, str, str, object]] = [
+        (data.max_length >= data.min_length,
+         "data.max_length", f"at least min_length = {data.min_length}", data.max_length),
+        (accuracy.near_miss <= accuracy.exact_match,
+         "accuracy.near_miss", f"at most exact_match = {accuracy.exact_match:g}",
+         accuracy.near_miss),
+        (model.d_model % model.num_heads == 0,
+         "model.d_model", f"a multiple of num_heads = {model.num_heads}", model.d_model),
+        (len(points.gates) == len(set(points.gates)) == 4,
+         "points.gates", "four different names", list(points.gates)),
+        (not twice, "points", "every id once", "".join(map(repr, twice[:1]))),
+        (total == points.maximum,
+         "points.maximum", f"the sum of stubs and gates, {total}", points.maximum),
+    ]  # fmt: skip
     files: dict[str, str] = {}
     for stub in points.stubs:
-        if files.setdefault(stub.task, stub.file) != stub.file:
-            words = f"{files[stub.task]}, the file of task {stub.task}"
-            raise SchemaError(f"{file}.points.stubs {stub.id}", words, stub.file)
-    total = sum((stub.points for stub in points.stubs), points.gate * len(points.gates))
-    if total != points.maximum:
-        words = f"the sum of stubs and gates, {total}"
-        raise SchemaError(f"{file}.points.maximum", words, points.maximum)
+        own = files.setdefault(stub.task, stub.file)
+        words = f"{own}, the file of task {stub.task}"
+        rules.append((own == stub.file, f"points.stubs {stub.id}", words, repr(stub.file)))
+    for holds, key, expected, got in rules:
+        if not holds:
+            raise SettingsError(f"{file}.{key}: expected {expected}, got {got}")

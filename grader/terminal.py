@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,132 +34,87 @@ MARKS = {
 
 # Longer sentences stand whole below the tables.
 SUMMARY = 240
+# Without a terminal, long work is told in so many lines.
+LINES = 5
+# A terminal of fewer columns has room for words only.
+NARROW = 60
 
 
 class Progress:
     """Shows what runs now; one plain line per finished check when there is no terminal."""
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
-        """Write to `console`."""
+        """Write to `console`: two bars at its foot, for the checks and for what one is at."""
         self.console = console
         self.quiet = quiet
-        self.bars: Bars | None = None
-        self.checks = 0
-        self.ended = 0
+        words = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True,
+                           overflow="ellipsis"), markup=False)  # fmt: skip
+        bar = [BarColumn(bar_width=20)] if console.width >= NARROW else []
+        self.bars = rich.progress.Progress(
+            SpinnerColumn("line"), *bar, words, console=console, transient=True, expand=True,
+            disable=quiet or not console.is_terminal,
+        )  # fmt: skip
+        self.checks = self.bars.add_task("starting", total=None)
+        self.steps = self.bars.add_task("", total=None, visible=False)
+        self.total = self.ended = self.said = 0
         self.title = ""
-        self.pace = Pace()
+        self.began = time.monotonic()
 
     def __enter__(self) -> Progress:
         """Start the bars where there is a terminal."""
-        if self.console.is_terminal and not self.quiet:
-            self.bars = Bars(self.console)
-            self.bars.start()
+        self.bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Take the bars away."""
-        if self.bars:
-            self.bars.stop()
+        self.bars.stop()
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Take one event of the run."""
-        if self.quiet:
-            return
         if event["kind"] == "plan":
-            self.checks = event["checks"]
+            self.total = event["checks"]
         elif event["kind"] == "start":
             self.title = clean_text(event["title"])
-            self.pace = Pace()
-            self._show()
+            self.began, self.said = time.monotonic(), 0
+            self._count()
         elif event["kind"] == "progress":
-            self._progress(event)
+            done, total = event["done"], event["total"]
+            words = pace(event, time.monotonic() - self.began)
+            self.bars.update(
+                self.steps, description=words, completed=done, total=total, visible=True
+            )
+            before, self.said = self.said, done * LINES // max(total, 1)
+            if self.said > before:
+                self._line(f"           {words}")
         elif event["kind"] == "end":
             self.ended += 1
-            self._show()
-            if self.bars is None:
-                outcome = event["outcome"]
-                name = outcome.stub or outcome.gate
-                self._line(f"{MARKS[str(outcome.status)][0]:>9}  {name}  {event['title']}")
+            self._count()
+            outcome = event["outcome"]
+            name = outcome.stub or outcome.gate
+            self._line(f"{MARKS[str(outcome.status)][0]:>9}  {name}  {event['title']}")
 
-    def _show(self) -> None:
-        if self.bars:
-            self.bars.show_checks(self.title, self.ended, self.checks)
-
-    def _progress(self, event: dict[str, Any]) -> None:
-        done, total = event["done"], event["total"]
-        figures: dict[str, float] = {k: event[k] for k in ("loss", "accuracy") if k in event}
-        words = self.pace.words(done, total, event.get("what", "steps"), figures)
-        if self.bars:
-            self.bars.show_steps(words, done, total)
-        elif self.pace.is_due(done, total):
-            self._line(f"           {words}")
+    def _count(self) -> None:
+        """Show which check runs, and take away what the one before was at."""
+        count = f"{self.ended}/{self.total}  " if self.total else ""
+        self.bars.update(
+            self.checks, description=f"{count}{self.title}", completed=self.ended,
+            total=self.total or None,
+        )  # fmt: skip
+        self.bars.update(self.steps, visible=False)
 
     def _line(self, text: str) -> None:
-        self.console.print(Text(clean_text(text)), soft_wrap=True)
+        if not self.quiet and not self.console.is_terminal:
+            self.console.print(Text(clean_text(text)), soft_wrap=True)
 
 
-class Pace:
-    """How fast long work goes, and when a plain line about it is due."""
-
-    LINES = 5
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start the clock."""
-        self.clock = clock
-        self.began = clock()
-        self.said = 0
-
-    def words(self, done: int, total: int, what: str, figures: Mapping[str, float]) -> str:
-        """Return "60/300 training steps, loss 0.41, accuracy 0.87, 12 s left"."""
-        words = [f"{done}/{total} {what}"]
-        words += [f"{name} {value:.3g}" for name, value in figures.items()]
-        if 0 < done < total:
-            words.append(f"{(self.clock() - self.began) / done * (total - done):.0f} s left")
-        return ", ".join(words)
-
-    def is_due(self, done: int, total: int) -> bool:
-        """Tell whether another fifth of the work is done."""
-        before, self.said = self.said, done * self.LINES // max(total, 1)
-        return self.said > before
-
-
-class Bars:
-    """Two bars at the foot of a terminal: the checks, and the steps of the one that runs."""
-
-    NARROW = 60
-
-    def __init__(self, console: Console) -> None:
-        """Draw on `console`; a narrow one gets no bars, only words."""
-        text = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True,
-                          overflow="ellipsis"), markup=False)  # fmt: skip
-        bar = [BarColumn(bar_width=20)] if console.width >= self.NARROW else []
-        self.progress = rich.progress.Progress(
-            SpinnerColumn("line"), *bar, text, console=console, transient=True, expand=True
-        )
-        self.checks = self.progress.add_task("starting", total=None)
-        self.steps = self.progress.add_task("", total=None, visible=False)
-
-    def start(self) -> None:
-        """Begin to draw."""
-        self.progress.start()
-
-    def stop(self) -> None:
-        """Take the bars away."""
-        self.progress.stop()
-
-    def show_checks(self, title: str, done: int, total: int) -> None:
-        """Show which check runs."""
-        count = f"{done}/{total}  " if total else ""
-        self.progress.update(
-            self.checks, description=f"{count}{title}", completed=done, total=total or None
-        )
-        self.progress.update(self.steps, visible=False)
-
-    def show_steps(self, words: str, done: int, total: int) -> None:
-        """Show how far long work is."""
-        self.progress.update(
-            self.steps, description=words, completed=done, total=total, visible=True
-        )
+def pace(event: Mapping[str, Any], seconds: float) -> str:
+    """Return "60/300 training steps, loss 0.41, accuracy 0.87, 12 s left" after `seconds`."""
+    done, total = event["done"], event["total"]
+    words = [f"{done}/{total} {event.get('what', 'steps')}"]
+    words += [f"{name} {event[name]:.3g}" for name in ("loss", "accuracy") if name in event]
+    if 0 < done < total:
+        words.append(f"{seconds / done * (total - done):.0f} s left")
+    return ", ".join(words)
 
 
 class Trimmed:
@@ -181,36 +136,33 @@ class Trimmed:
 
 def verdict(tree: Mapping[str, Any], folder: Path) -> Trimmed:
     """Return the verdict of a `results.json` tree in `folder`, as something rich can print."""
-    rows: list[Any] = [_heading(tree), Text()]
-    said: dict[str, str] = {}
-    rows.append(_table("Parts", tree["parts"], said))
-    rows.append(_table("Gates", tree["gates"], said))
-    tried = [e for e in tree["stretch"] if e["status"] not in ("not_implemented", "blocked")]
-    if tried:
-        rows.append(_table("Stretch (scored apart)", tried, said))
-    if "scale" in tree:
-        rows.append(_table("Larger size (no points)", tree["scale"], said))
-    rows += _problems(tree)
-    rows += [Text(f"note: {clean_text(n)}", style="dim") for n in tree["submission"]["notes"]]
-    for flag in flags(tree):
-        rows.append(Text(f"for a person to read: {clean_text(flag['message'])}", style="yellow"))
-    if not tree["isolation"]["contained"]:
-        rows.append(
-            Text(
-                "note: on this machine the submission could read files; "
-                "do not grade strangers' code here.",
-                style="yellow",
-            )
-        )
-    rows += [Text(), _sentence(tree)]
-    for what, file in (("report", "report.html"), ("all figures", "results.json")):
-        rows.append(Text(f"{what}: {folder / file}", style="dim", overflow="fold"))
-    return Trimmed(*rows)
-
-
-def _heading(tree: Mapping[str, Any]) -> Text:
     name = clean_text(tree["submission"]["name"])
-    return Text(f"{name}: {tree['isolation']['level']} isolation", style="bold")
+    tried = [e for e in tree["stretch"] if e["status"] not in ("not_implemented", "blocked")]
+    said: dict[str, str] = {}
+    tables = {
+        "Parts": tree["parts"],
+        "Gates": tree["gates"],
+        "Stretch (scored apart)": tried,
+        "Larger size (no points)": tree.get("scale"),
+    }
+    doubtful = [f"for a person to read: {clean_text(f['message'])}" for f in flags(tree)]
+    if not tree["isolation"]["contained"]:
+        doubtful.append(
+            "note: on this machine the submission could read files; "
+            "do not grade strangers' code here."
+        )
+    return Trimmed(
+        Text(f"{name}: {tree['isolation']['level']} isolation", style="bold"),
+        Text(),
+        *(_table(title, entries, said) for title, entries in tables.items() if entries),
+        *_problems(tree),
+        *(Text(f"note: {clean_text(n)}", style="dim") for n in tree["submission"]["notes"]),
+        *(Text(words, style="yellow") for words in doubtful),
+        Text(),
+        _sentence(tree),
+        Text(f"report: {folder / 'report.html'}", style="dim", overflow="fold"),
+        Text(f"all figures: {folder / 'results.json'}", style="dim", overflow="fold"),
+    )
 
 
 def _table(title: str, entries: list[dict[str, Any]], said: dict[str, str]) -> Group:
@@ -234,11 +186,11 @@ def _table(title: str, entries: list[dict[str, Any]], said: dict[str, str]) -> G
     return Group(Text(title, style="bold"), Padding(table, (0, 0, 1, 2)))
 
 
-def _problems(tree: Mapping[str, Any]) -> list[Any]:
+def _problems(tree: Mapping[str, Any]) -> list[RenderableType]:
     """Return each cause once, with all the places that showed it, and what to look at."""
     entries = [*tree["parts"], *tree["gates"], *tree.get("scale", [])]
     checks = [(place_of(e, c), c) for e in entries for c in e["checks"] if c["diagnosis"]]
-    rows: list[Any] = []
+    rows: list[RenderableType] = []
     for problem in problems(checks):
         rows.append(Text(f"{problem.where}: {brief(problem.cause)}", style="red"))
         rows.append(Padding(Text(f"look at {problem.file}: {brief(problem.advice)}"), (0, 0, 1, 4)))
@@ -247,10 +199,8 @@ def _problems(tree: Mapping[str, Any]) -> list[Any]:
 
 def _sentence(tree: Mapping[str, Any]) -> Text:
     if tree["grader_error"]:
-        return Text(
-            f"The grader failed, not the submission; no score. {tree['grader_error']}",
-            style="magenta",
-        )
+        words = f"The grader failed, not the submission; no score. {tree['grader_error']}"
+        return Text(words, style="magenta")
     score = f"{tree['score']} of {tree['max_score']} points"
     if tree["passed"]:
         return Text(f"Passed with {score}: every part and all four gates.", style="bold green")

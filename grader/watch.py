@@ -117,6 +117,8 @@ class Watcher:
         self.owed: list[str] = []
         self.superseded = False
         self.saved = False
+        every = [stub.id for stub in quick.stubs_of(lab)]
+        self.stubs = [s for s in every if tasks is None or {s, task_of(s)} & tasks]
         self.saves = Saves(path)
         referee.workshop.heed = self.heed
 
@@ -134,11 +136,7 @@ class Watcher:
     def tasks_in(self, names: set[str]) -> list[str]:
         """Return the tasks whose code stands in these files."""
         found = [stub.id for stub in quick.stubs_of(self.lab) if stub.file in names]
-        return list(dict.fromkeys(task_of(stub) for stub in found if self.wanted(stub)))
-
-    def wanted(self, stub: str) -> bool:
-        """Tell whether the stub was asked for."""
-        return self.tasks is None or stub in self.tasks or task_of(stub) in self.tasks
+        return list(dict.fromkeys(task_of(stub) for stub in found if stub in self.stubs))
 
     def round(self, first: list[str], began: float) -> None:
         """Check the tasks `first`, or all without any, then what builds on them, then gates.
@@ -146,7 +144,7 @@ class Watcher:
         After a save with which nothing is known to be wrong, the gates come before what builds on
         the tasks: they look at all of it at once.
         """
-        every = dict.fromkeys(task_of(s.id) for s in quick.stubs_of(self.lab) if self.wanted(s.id))
+        every = dict.fromkeys(map(task_of, self.stubs))
         own = [t for t in first if not t.startswith("S")] or first or list(every)
         later = [d for t in own for d in DEPENDENTS.get(t, ()) if d in every]
         # The save may have mended the cause of any mistake, also where no task says so.
@@ -156,18 +154,18 @@ class Watcher:
         self.outcomes = {k: o for k, o in self.outcomes.items() if o.stub}
         self.superseded = False
         try:
-            self.look(own, self.lab.limits.question_s, 0)
+            self.look(own)
             more = bool(self.owed) or self.tasks is None
             self.show(first, began, last=not more)
             gates_first = self.owed and self.tasks is None and not self.unfinished()
             if gates_first:
-                self.look([], GATE_QUESTION_S, LAST_GATE)
+                self.look([], gates=True)
                 self.show([], began, last=False, what="gates 1 to 3")
             if self.owed:
-                self.look(self.owed, self.lab.limits.question_s, 0)
+                self.look(self.owed)
                 self.owed = []
             if self.tasks is None and not (gates_first and not self.unfinished()):
-                self.look([], GATE_QUESTION_S, LAST_GATE)
+                self.look([], gates=True)
             if more:
                 self.show([], began, last=True)
         except IntakeError as error:
@@ -188,16 +186,15 @@ class Watcher:
         found = [o for o in self.outcomes.values() if o.status not in idle]
         return {task_of(o.stub) for o in found if o.stub}
 
-    def look(self, tasks: list[str], question_s: float, gates: int) -> None:
-        """Run the checks of `tasks` and of the first `gates` gates."""
-        limits = replace(self.lab.limits, question_s=question_s)
+    def look(self, tasks: list[str], *, gates: bool = False) -> None:
+        """Run the checks of `tasks`, or the first gates."""
+        limits = replace(self.lab.limits, question_s=GATE_QUESTION_S if gates else QUESTION_S)
         self.referee.adopt(replace(self.lab, limits=limits))
-        wanted = frozenset(s.id for s in quick.stubs_of(self.lab)
-                           if task_of(s.id) in tasks and self.wanted(s.id))  # fmt: skip
-        known = [o for o in self.outcomes.values() if o.stub and o.stub not in wanted]
-        self.referee.grade(
-            engine.Request(self.path, tasks=wanted, gates=gates, known=tuple(known)), self.heard
-        )
+        wanted = frozenset(s for s in self.stubs if task_of(s) in tasks)
+        known = tuple(o for o in self.outcomes.values() if o.stub and o.stub not in wanted)
+        last = LAST_GATE if gates else 0
+        self.referee.grade(engine.Request(self.path, tasks=wanted, gates=last, known=known),
+                           self.heard)  # fmt: skip
 
     def heard(self, event: dict[str, Any]) -> None:
         """Keep each outcome."""
@@ -212,9 +209,7 @@ class Watcher:
             self.superseded = True
             raise KeyboardInterrupt
 
-    def show(
-        self, tasks: list[str], began: float, *, last: bool, what: str = "everything"
-    ) -> None:  # fmt: skip
+    def show(self, tasks: list[str], began: float, *, last: bool, what: str = "everything") -> None:
         """Print the verdict: all of it on a terminal, elsewhere only what is new."""
         seconds = f"{time.monotonic() - began:.2f} s"
         checks = [o.to_json() for o in self.outcomes.values() if o.stub]
@@ -226,12 +221,11 @@ class Watcher:
         elif tasks:
             for row in found:
                 if task_of(row.stub.id) in tasks:
-                    word = checklist.WORDS.get(row.speaks["status"], checklist.WRONG)[0]
-                    self.say(f"{row.stub.id} {word}: {checklist.explanation(row.speaks)[0]}")
-        elif last:
-            self.console.print(Group(whole, *self.gates()), soft_wrap=True)
+                    word, _ = checklist.WORDS.get(row.status, checklist.WRONG)
+                    self.say(f"{row.stub.id} {word}: {checklist.explanation(row.decisive)[0]}")
         else:
-            self.console.print(Group(*self.gates()), soft_wrap=True)
+            shown = Group(*[whole] * last, *self.gates())
+            self.console.print(shown, soft_wrap=True)
         what = f"task {', '.join(tasks)}" if tasks else what
         since = " after the save" if self.saved else ""
         after = "" if last else "; going on"
@@ -261,7 +255,6 @@ def watch(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> int
         raise IntakeError(f"{path} is no folder: watch looks at the folder you work in")
     tasks = quick.chosen(options.tasks, lab)
     console = Console(highlight=False)
-    lab = replace(lab, limits=replace(lab.limits, question_s=QUESTION_S))
     with engine.Referee(lab, workshop=workshop) as referee:
         watcher = Watcher(lab, referee, path, tasks, console)
         watcher.say(f"watching {path}; Ctrl-C ends")

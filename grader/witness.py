@@ -49,16 +49,12 @@ LABELS = {
 
 def rows(evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what the evidence says in words: (label, text), pictures left to others."""
-    found = [
-        (
-            LABELS.get(key, clean_text(key).replace("_", " ")),
-            place(value) if key == "index" else short(value),
-        )
-        for key, value in evidence.items()
-        if key not in UNTOLD
-    ]
-    setting = circumstances(evidence)
-    return ([("asked of", setting)] if setting else []) + [(k, v) for k, v in found if v]
+    found = [("asked of", circumstances(evidence))]
+    for key, value in evidence.items():
+        if key not in UNTOLD:
+            label = LABELS.get(key, clean_text(key).replace("_", " "))
+            found.append((label, place(value) if key == "index" else short(value)))
+    return [(label, text) for label, text in found if text]
 
 
 def circumstances(evidence: Mapping[str, Any]) -> str:
@@ -69,10 +65,8 @@ def circumstances(evidence: Mapping[str, Any]) -> str:
     if "num_layers" in evidence:
         words.append(f"{evidence['num_layers']} layer{'s' * (evidence['num_layers'] != 1)}")
     words += [str(evidence[k]) for k in ("mode", "batch") if k in evidence]
-    if evidence.get("weights") == "trained":
-        words.append("trained weights")
-    if evidence.get("sharpened"):
-        words.append("sharpened weights")
+    words += ["trained weights"] * (evidence.get("weights") == "trained")
+    words += ["sharpened weights"] * bool(evidence.get("sharpened"))
     return cut(", ".join(words))
 
 
@@ -83,19 +77,16 @@ def short(value: Any) -> str:
     if isinstance(value, Mapping):
         return cut("; ".join(f"{k}: {short(v)}" for k, v in list(value.items())[:MOST_ITEMS]))
     if isinstance(value, list):
-        shown = " ".join(short(v) for v in value[:MOST_ITEMS])
         more = len(value) - MOST_ITEMS
-        return cut(shown) + (f" and {more} more" if more > 0 else "")
-    if isinstance(value, float):
-        return f"{value:.3g}"
-    return cut(str(value))
+        return cut(" ".join(map(short, value[:MOST_ITEMS]))) + f" and {more} more" * (more > 0)
+    return f"{value:.3g}" if isinstance(value, float) else cut(str(value))
 
 
 def place(index: Any) -> str:
     """Return an index as one writes it, `(0, 2)`; nothing for that of a single number."""
     if not isinstance(index, list):
         return short(index)
-    return cut(f"({', '.join(short(i) for i in index)})") if index else ""
+    return cut(f"({', '.join(map(short, index))})") if index else ""
 
 
 def brief(text: str) -> str:
@@ -108,12 +99,6 @@ def cut(text: str, longest: int = LONGEST) -> str:
     """Return cleaned text on one line, cut where it grows too long."""
     line = " ".join(clean_text(text).split())
     return line if len(line) <= longest else line[: longest - 4] + " ..."
-
-
-def place_of_error(evidence: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Return file name and line of the student's last frame, where code raised."""
-    found = frames(evidence)
-    return found[-1] if found else None
 
 
 def frames(evidence: Mapping[str, Any]) -> list[tuple[str, int]]:

@@ -99,10 +99,9 @@ def test_next_names_a_method_by_its_class(tmp_path):
             [{"file": "transformer/masks.py", "line": "2"}],
             2,
         ),
-        ("\ndef broken(:\n", [], 2),
         ("\n\n\ndef causal_mask():\n    pass\n", [{"file": "models.py", "line": "71"}], 4),
     ],
-    ids=["raised", "syntax", "raised elsewhere"],
+    ids=["raised", "raised elsewhere"],
 )
 def test_next_names_the_line_that_raised(tmp_path, text, frames, line):
     path = tree(tmp_path, text)
@@ -152,6 +151,16 @@ def test_check_keeps_the_result_where_it_is_asked_to(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "results.json").exists()
     assert "public checks: 2 of 2 passed" in done.stdout
+
+
+def test_check_points_at_the_line_that_is_no_python(tmp_path):
+    ignored = shutil.ignore_patterns("__pycache__")
+    path = Path(shutil.copytree(ROOT / "starter", tmp_path / "tree", ignore=ignored))
+    tree(path, "\ndef broken(:\n")
+    done = checked("1.2", "--tree", path)
+    assert done.returncode == 1, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "next: mend " in said and "masks.py, line 2 (task 1.2)" in said
 
 
 def test_check_refuses_a_task_that_does_not_exist():

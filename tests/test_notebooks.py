@@ -31,7 +31,7 @@ def source(stem: str) -> str:
 
 
 def cells(stem: str, kind: str) -> list[str]:
-    return [text for k, text in notebooks.cells_of(source(stem), stem) if k == kind]
+    return [c.source for c in notebooks.read(source(stem), stem).cells if c.cell_type == kind]
 
 
 def test_the_course_has_seven_notebooks_in_order() -> None:
@@ -78,20 +78,21 @@ def test_every_idea_has_a_picture_and_a_question(stem: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("x = 1\n# %%\n", "nb.py:1: expected a cell"),
-        ("# %% [markdown]\n# fine\nx = 1\n", "nb.py:3: expected a comment"),
+        ("x = 1\n# %%\n", "nb.py:1: expected '# %%', got 'x = 1'"),
+        ("# %% [markdown]\n# fine\nx = 1\n", "nb.py:3: expected '# x = 1', got 'x = 1'"),
         ("# %%\n" + "x = 1\n" * 16, "a cell of 16 lines, expected at most 15; it begins with 'x"),
     ],
 )
 def test_source_that_cannot_be_built_is_named(text: str, words: str) -> None:
     with pytest.raises(notebooks.NotebookError, match=re.escape(words)):
-        notebooks.cells_of(text, "nb.py")
+        notebooks.read(text, "nb.py")
 
 
 def test_cells_are_what_stands_between_the_marks() -> None:
     text = "# %% [markdown]\n# # Title\n#\n# Prose.\n\n\n# %%\nx = 1\n\n# a comment\ny = 2\n"
     wanted = [("markdown", "# Title\n\nProse."), ("code", "x = 1\n\n# a comment\ny = 2")]
-    assert notebooks.cells_of(text, "nb.py") == wanted
+    cells = notebooks.read(text, "nb.py").cells
+    assert [(cell.cell_type, cell.source) for cell in cells] == wanted
 
 
 @pytest.mark.parametrize("stem", slow_but_first)

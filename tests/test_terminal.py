@@ -14,7 +14,7 @@ from rich.console import Console
 from grader.platforms import common
 from grader.problems import flags
 from grader.result import Outcome, Status
-from grader.terminal import Pace, Progress, verdict
+from grader.terminal import Progress, pace, verdict
 
 ENDED = Outcome("x", "6.4", None, Status.PASSED, "fine")
 
@@ -55,8 +55,7 @@ def test_bars_fit_the_terminal(width):
     with Progress(console) as progress:
         for event in events(7)[:-1]:
             progress(event)
-        assert progress.bars is not None
-        lines = console.render_lines(progress.bars.progress.get_renderable(), pad=False)
+        lines = console.render_lines(progress.bars.get_renderable(), pad=False)
     texts = ["".join(piece.text for piece in line).rstrip() for line in lines]
     assert len(texts) == 2 and all(len(text) <= width for text in texts)
     assert "\x1b[2J" not in "".join(texts)
@@ -70,16 +69,11 @@ def test_no_color_is_respected():
 
 
 def test_time_left_follows_from_the_pace():
-    now = [0.0]
-    pace = Pace(lambda: now[0])
-    now[0] = 6.0
-    assert pace.words(60, 300, "training steps", {}) == "60/300 training steps, 24 s left"
-    figures = {"loss": 0.0021, "accuracy": 0.998}
-    assert (
-        pace.words(150, 300, "training steps", figures)
-        == "150/300 training steps, loss 0.0021, accuracy 0.998, 6 s left"
-    )
-    assert pace.words(300, 300, "training steps", {}) == "300/300 training steps"
+    event: dict[str, Any] = {"done": 60, "total": 300, "what": "training steps"}
+    assert pace(event, 6.0) == "60/300 training steps, 24 s left"
+    event |= {"done": 150, "loss": 0.0021, "accuracy": 0.998}
+    assert pace(event, 6.0) == "150/300 training steps, loss 0.0021, accuracy 0.998, 6 s left"
+    assert pace({"done": 300, "total": 300}, 6.0) == "300/300 steps"
 
 
 def verdict_of(tree: dict[str, Any], **console: Any) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from grader import settings, watch
+from grader import quick, settings, watch
 from grader.result import Outcome, Status
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -182,11 +182,12 @@ def test_dependent_tasks_and_gates_follow_and_a_save_ends_the_round(tmp_path):
 def test_task_that_was_wrong_is_looked_at_again_after_any_save():
     one = object.__new__(watch.Watcher)
     one.lab, one.tasks, one.owed, one.superseded = settings.load(), None, [], False
+    one.stubs = [stub.id for stub in quick.stubs_of(one.lab)]
     found = {"2.1": Status.PASSED, "3.1": Status.NOT_IMPLEMENTED, "S1": Status.BLOCKED,
              "S2": Status.ERROR, "6.3": Status.FAILED}  # fmt: skip
     one.outcomes = {stub: Outcome(stub, stub, None, status, "") for stub, status in found.items()}
     looked: list[list[str]] = []
-    one.look = lambda tasks, *_: looked.append(list(tasks))
+    one.look = lambda tasks, **_: looked.append(list(tasks))
     one.show = lambda *_, **__: None
     one.round(["1"], 0.0)
     assert looked == [["1"], ["2", "4", "5", "6", "S2"], []]
@@ -196,6 +197,7 @@ def test_task_that_was_wrong_is_looked_at_again_after_any_save():
 def test_a_round_that_a_save_ends_is_told_from_one_that_control_c_ends(monkeypatch, meant):
     one = object.__new__(watch.Watcher)
     one.lab, one.tasks, one.owed, one.outcomes = settings.load(), None, [], {}
+    one.stubs = [stub.id for stub in quick.stubs_of(one.lab)]
 
     def look(*_: object) -> None:
         one.superseded = True
