@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from grader.csvtext import Cell, Table, read_table
-from grader.matching import Grade, Reader, match, name_key
+from grader.matching import Grade, match, name_key
 from grader.platforms.common import exact
 from grader.result import number
 
@@ -43,43 +43,13 @@ class GradebookError(ValueError):
     """A gradebook that cannot be filled; the message says what was expected and found."""
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """Where a gradebook keeps its own id, other ids and addresses, and the name."""
+class _Columns(NamedTuple):
+    """Where a gradebook keeps its own id, other ids and addresses, the name, and the grade."""
 
     own: int
     others: list[int]
     name: list[int]
-
-    def steps(self, table: Table, grades: Sequence[Grade]) -> list[tuple[Reader, Reader]]:
-        """Return how grades and rows are matched.
-
-        Who has a platform id is matched by it or not at all: a namesake is somebody else.
-        """
-
-        def unnumbered(i: int, keys: Iterable[str]) -> list[str]:
-            return [] if grades[i].platform_id else list(keys)
-
-        def other(k: int) -> tuple[Reader, Reader]:
-            return (
-                lambda i: unnumbered(i, map(str.casefold, grades[i].ids)),
-                lambda row: [_value(table, row, k).casefold()],
-            )
-
-        def own_of(row: int) -> list[str]:
-            text = _value(table, row, self.own)
-            found = _IDENTIFIER.fullmatch(text)
-            return [found[1] if found else text]
-
-        def name_of(row: int) -> list[str]:
-            return [name_key(" ".join(_value(table, row, k) for k in self.name))]
-
-        own: tuple[Reader, Reader] = (lambda i: [grades[i].platform_id], own_of)
-        name: tuple[Reader, Reader] = (
-            lambda i: unnumbered(i, [name_key(grades[i].name)]),
-            name_of,
-        )
-        return [own, *map(other, self.others), name]
+    grade: int
 
 
 @dataclass
@@ -145,8 +115,9 @@ def fill_canvas(data: bytes, grades: Sequence[Grade], assignment: str | None = N
         own=heads.index("ID"),
         others=[heads.index(h) for h in ("SIS User ID", "SIS Login ID") if h in heads],
         name=[0, 1] if heads[0] == "LastName" else [0],
+        grade=column,
     )
-    return _fill(table, [i for i in rows if i not in extra], columns, column, grades)
+    return _fill(table, [i for i in rows if i not in extra], columns, grades)
 
 
 def fill_moodle(data: bytes, grades: Sequence[Grade], grade_column: str | None = None) -> Filled:
@@ -184,9 +155,9 @@ def fill_moodle(data: bytes, grades: Sequence[Grade], grade_column: str | None =
         own=heads.index(identifier),
         others=[heads.index(h) for h in ("ID number", *address[:1]) if h in heads],
         name=[heads.index("Full name") if "Full name" in heads else min(1, len(heads) - 1)],
+        grade=column,
     )
-    open_rows = [i for i in students if i not in closed]
-    filled = _fill(table, open_rows, columns, column, grades)
+    filled = _fill(table, [i for i in students if i not in closed], columns, grades)
     if closed:
         filled.notes.append(f"{len(closed)} rows whose grade cannot be changed were left alone")
     return filled
@@ -279,10 +250,28 @@ def _check_points(text: str, grades: Sequence[Grade], head: str) -> None:
             )
 
 
-def _fill(
-    table: Table, rows: list[int], columns: _Columns, column: int, grades: Sequence[Grade]
-) -> Filled:
-    matched = match(len(grades), rows, columns.steps(table, grades))
+def _fill(table: Table, rows: list[int], columns: _Columns, grades: Sequence[Grade]) -> Filled:
+    """Fill the grades into their rows.
+
+    Who has a platform id is matched by it or not at all: a namesake is somebody else.
+    """
+
+    def of_grade(grade: Grade) -> list[list[str]]:
+        if grade.platform_id:
+            return [[grade.platform_id], *([] for _ in columns.others), []]
+        ids = [text.casefold() for text in grade.ids]
+        return [[], *(ids for _ in columns.others), [name_key(grade.name)]]
+
+    def of_row(row: int) -> list[list[str]]:
+        own = _value(table, row, columns.own)
+        found = _IDENTIFIER.fullmatch(own)
+        others = ([_value(table, row, k).casefold()] for k in columns.others)
+        name = " ".join(_value(table, row, k) for k in columns.name)
+        return [[found[1] if found else own], *others, [name_key(name)]]
+
+    column = columns.grade
+    pairs = match([of_grade(grade) for grade in grades], [of_row(row) for row in rows])
+    matched = {index: rows[place] for index, place in pairs.items()}
     out = Filled()
     comma = _decimal_comma(table)
     values: dict[Cell, str] = {}

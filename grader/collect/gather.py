@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import errno
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from grader.collect.attempts import newest, original, several, twice
 from grader.collect.layouts import Claim, Layout, stem_of
-from grader.collect.model import Collected, Piece, Report, Student, digest, one_line, safe_key
+from grader.collect.model import Collected, Piece, Report, Student, digest, safe_key
 from grader.collect.source import Source
 from grader.collect.stamps import stamp
 from grader.entries import IntakeError, list_entries
 from grader.settings import Settings
+from grader.text import one_line
 
 # An archive may carry this many times what is staged of it.
 _ROOM = 16
 _SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00")
 _UNREAD = {b"Rar!": "a RAR archive", b"7z\xbc\xaf\x27\x1c": "a 7z archive"}
 _MOST_NAME = 255
+_RESUBMITTED = re.compile(r"-\d+(?=\.[^.]+\Z)")
 # Our disk is to blame, and no submission.
 NO_ROOM = {errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -37,6 +39,8 @@ def gather(source: Source, layout: Layout, settings: Settings) -> tuple[list[Col
     """Turn the claims of a layout into submissions, sorted by key."""
     report = Report(layout.name, layout.why, notes=list(layout.notes))
     report.ignored = [one_line(name) for name in layout.ignored]
+    points = settings.points
+    expected = {stub.file for stub in points.stubs} | {stub.file for stub in points.stretch}
     groups: dict[str, list[Claim]] = {}
     for claim in layout.claims:
         groups.setdefault(claim.key, []).append(claim)
@@ -47,110 +51,181 @@ def gather(source: Source, layout: Layout, settings: Settings) -> tuple[list[Col
         if key.casefold() in taken:
             key = f"{key}-{digest(raw)}"
         taken.add(key.casefold())
-        submissions.append(_gather_one(source, key, groups[raw], settings, report))
+        students = _students(groups[raw])
+        submissions.append(_Gathering(source, key, students, expected, report).of(groups[raw]))
     report.refused += [one_line(text) for text in source.refused]
     report.submissions = len(submissions)
     report.late = [one.who for one in submissions if one.late]
     return sorted(submissions, key=lambda one: one.key), report
 
 
-def _gather_one(
-    source: Source, key: str, claims: list[Claim], settings: Settings, report: Report
-) -> Collected:
-    students = tuple(dict.fromkeys(s for claim in claims for s in claim.students))
-    if len(students) > 1 and all(len(claim.students) <= 1 for claim in claims):
-        students = (_richest(students),)
-    one = Collected(
-        key,
-        students,
-        None,
-        late=any(claim.late for claim in claims) if claims[0].late is not None else None,
-        notes=tuple(dict.fromkeys(note for claim in claims for note in claim.notes)),
-        upload=next((claim.upload for claim in claims if claim.upload), ""),
-    )
-    latest = max(claim.attempt for claim in claims)
-    files = [claim for claim in claims if claim.attempt == latest and not claim.text]
-    notes = list(one.notes)
-    if len({claim.attempt for claim in claims}) > 1:
-        notes.append(f"several attempts: the latest, {one_line(latest)}, is graded")
-        report.duplicated.append(f"{one.who}: {notes[-1]}")
-    if any(claim.text for claim in claims) and not files:
-        report.unreadable.append(f"{one.who}: a text or a link, no files")
-        return replace(one, notes=(*notes, "a text or a link was handed in, no files"))
-    whole = [claim for claim in files if not claim.target]
-    if len(whole) > 1:
-        notes.append(twice(*(claim.path for claim in whole)))
-        report.duplicated.append(f"{one.who}: {notes[-1]}")
-    files, left = newest(whole[:1] or files, _expected(settings))
-    notes += left
-    report.duplicated += [f"{one.who}: {note}" for note in left]
-    if left:  # feedback belongs to a file that still counts
-        one = replace(one, upload=next(claim.upload for claim in claims if claim in files))
-    try:
-        return _resolve(source, replace(one, notes=tuple(notes)), files, settings, report)
-    except IntakeError as error:
-        report.unreadable.append(f"{one.who}: {one_line(str(error))}")
-        return replace(one, notes=(*notes, one_line(str(error))))
+def _students(claims: list[Claim]) -> tuple[Student, ...]:
+    """Return whose claims these are; of several readings of one student, that which says most."""
+    found = tuple(dict.fromkeys(student for claim in claims for student in claim.students))
+    if len(found) > 1 and all(len(claim.students) <= 1 for claim in claims):
+        return (max(found, key=lambda s: (bool(s.platform_id), len(s.name), s.name, s.ids)),)
+    return found
 
 
-def _richest(students: Sequence[Student]) -> Student:
-    """Return the one of several readings of a student that says most."""
-    return max(students, key=lambda s: (bool(s.platform_id), len(s.name), s.name, s.ids))
+class _Gathering:
+    """The making of one submission, with what is said of it there and in the report."""
+
+    def __init__(
+        self,
+        source: Source,
+        key: str,
+        students: tuple[Student, ...],
+        expected: Set[str],
+        report: Report,
+    ) -> None:
+        self.source = source
+        self.one = Collected(key, students, None)
+        self.expected = expected
+        self.report = report
+        self.notes: list[str] = []
+
+    def _report(self, kind: str, sentence: str) -> None:
+        getattr(self.report, kind).append(f"{self.one.who}: {sentence}")
+
+    def _say(self, kind: str, sentence: str) -> None:
+        self.notes.append(sentence)
+        self._report(kind, sentence)
+
+    def of(self, claims: list[Claim]) -> Collected:
+        """Return the submission that the claims make."""
+        self.notes = list(dict.fromkeys(note for claim in claims for note in claim.notes))
+        upload = next((claim.upload for claim in claims if claim.upload), "")
+        latest = max(claim.attempt for claim in claims)
+        files = [claim for claim in claims if claim.attempt == latest and not claim.text]
+        if len({claim.attempt for claim in claims}) > 1:
+            self._say("duplicated", f"several attempts: the latest, {one_line(latest)}, is graded")
+        if any(claim.text for claim in claims) and not files:
+            self._report("unreadable", "a text or a link, no files")
+            self.notes.append("a text or a link was handed in, no files")
+        else:
+            whole = [claim for claim in files if not claim.target]
+            if len(whole) > 1:
+                self._say("duplicated", twice(whole))
+            every = whole[:1] or files
+            files, left = newest(every, self.expected)
+            for same in left:
+                self._say("duplicated", twice(same))
+            if left:  # feedback belongs to a file that still counts
+                upload = next(claim.upload for claim in claims if claim in files)
+            try:
+                self._resolve(files)
+            except IntakeError as error:
+                self._say("unreadable", one_line(str(error)))
+        late = None if claims[0].late is None else any(claim.late for claim in claims)
+        return replace(self.one, late=late, upload=upload, notes=tuple(self.notes))
+
+    def _resolve(self, files: list[Claim]) -> None:
+        """Find what is to be staged: a folder or archive where it lies, or pieces to unpack."""
+        pieces: list[Piece] = []
+        lying = []
+        began = time.time_ns()
+        for claim in files:
+            found, stamps = self.source.held(claim.path)
+            lying.append((claim.target, stamps))
+            if claim.target:
+                target = original(claim.target, self.expected)
+                if target != claim.target:
+                    renamed = f"{one_line(claim.target)} is {target}, which the platform renamed"
+                    self._say("renamed", renamed)
+                found = [Piece(target, piece.read) for piece in found]
+            pieces += found
+        pieces, refused = _safe(pieces)
+        for note in refused:
+            self._say("refused", note)
+        containers = [p for p in pieces if stem_of(p.path)]
+        has_code = any(p.path.rsplit("/", 1)[-1] in self.expected for p in pieces)
+        self._survey(pieces, containers)
+        only = files[0] if len(files) == 1 else None
+        lies = only.path if only else ""
+        if only and only.folder and containers and not has_code:
+            name = one_line(containers[0].path)
+            self._say("nested", f"an archive within the folder was opened: {name}")
+            lies = f"{lies}/{containers[0].path}" if len(containers) == 1 else ""
+        elif only and only.folder:
+            pieces = [piece for piece in pieces if piece not in containers]
+            containers = []
+        elif only and only.target and not containers:
+            lies = ""
+        # Notebooks are handed in by the dozen, each with files of its own.
+        archives = [one_line(p.path) for p in containers if not p.path.lower().endswith(".ipynb")]
+        if len(archives) > 1:
+            self._say(
+                "duplicated",
+                "several archives: a file that more than one holds is taken from "
+                + ", then ".join(archives),
+            )
+        here = self.source.location(lies) if lies else None
+        self.one = replace(
+            self.one,
+            path=here,
+            pieces=() if here else tuple(pieces),
+            stamp=stamp(lying, began),
+            packed=self.source.packed(lies) if lies else ("", ""),
+        )
+
+    def _survey(self, pieces: list[Piece], containers: list[Piece]) -> None:
+        """Report what will not be gradable."""
+        if not containers and not any(p.path.endswith(".py") for p in pieces):
+            self._report("unreadable", "no Python file, notebook or archive")
+        for piece in containers:
+            name = one_line(piece.path)
+            try:
+                head = piece.read(265)
+            except Exception as error:  # whatever a damaged zip provokes
+                self._report("unreadable", f"{name} cannot be read ({error})")
+                continue
+            if name.lower().endswith(".ipynb"):
+                fits = head.lstrip().startswith((b"{", b"\xef\xbb\xbf{"))
+            else:
+                fits = head.startswith(_SIGNATURES) or head[257:262] == b"ustar"
+            kind = next((words for mark, words in _UNREAD.items() if head.startswith(mark)), None)
+            if kind:
+                self._report("unreadable", f"{name} is {kind}, which is not read here")
+            elif not fits:
+                self._report("unreadable", f"{name} is not what its name says")
 
 
-def _resolve(
-    source: Source, one: Collected, files: list[Claim], settings: Settings, report: Report
-) -> Collected:
-    """Find what is to be staged: a folder or archive where it lies, or pieces to unpack."""
-    expected = _expected(settings)
-    pieces = []
-    lying = []
-    notes = list(one.notes)
-    began = time.time_ns()
-    for claim in files:
-        found, stamps = source.held(claim.path)
-        lying.append((claim.target, stamps))
-        if claim.target:
-            target = original(claim.target, expected)
-            if target != claim.target:
-                notes.append(f"{one_line(claim.target)} is {target}, which the platform renamed")
-                report.renamed.append(f"{one.who}: {notes[-1]}")
-            found = [Piece(target, piece.read) for piece in found]
-        pieces += found
-    pieces, refused = _safe(pieces)
-    notes += refused
-    report.refused += [f"{one.who}: {note}" for note in refused]
-    containers = [p for p in pieces if stem_of(p.path)]
-    has_code = any(p.path.rsplit("/", 1)[-1] in expected for p in pieces)
-    _survey(one, pieces, containers, report)
-    only = files[0] if len(files) == 1 else None
-    lies = only.path if only else ""
-    if only and only.folder and containers and not has_code:
-        notes.append(f"an archive within the folder was opened: {one_line(containers[0].path)}")
-        report.nested.append(f"{one.who}: {notes[-1]}")
-        lies = f"{lies}/{containers[0].path}" if len(containers) == 1 else ""
-    elif only and only.folder:
-        pieces = [piece for piece in pieces if piece not in containers]
-        containers = []
-    elif only and only.target and not containers:
-        lies = ""
-    order = several(containers)
-    report.duplicated += [f"{one.who}: {note}" for note in order]
-    here = source.location(lies) if lies else None
-    return replace(
-        one,
-        path=here,
-        pieces=() if here else tuple(pieces),
-        notes=(*notes, *order),
-        stamp=stamp(lying, began),
-        packed=source.packed(lies) if lies else ("", ""),
-    )
+def original(name: str, expected: Set[str]) -> str:
+    """Undo a platform's "-1" where that gives a file that is expected."""
+    plain = _RESUBMITTED.sub("", name)
+    return plain if plain in expected else name
 
 
-def _expected(settings: Settings) -> set[str]:
-    """Return the names of the lab's files."""
-    points = settings.points
-    return {stub.file for stub in points.stubs} | {stub.file for stub in points.stretch}
+def newest(files: list[Claim], expected: Set[str]) -> tuple[list[Claim], list[list[Claim]]]:
+    """Take the newest of the files that were called the same; without numbers, take all.
+
+    Args:
+        files: of one submission.
+        expected: the names of the lab's files.
+
+    Returns:
+        What is taken, the newest first, and each group of files that were called the same.
+    """
+    if not all(claim.number for claim in files):
+        return files, []
+    # A student's own part-1.zip and part-2.zip stay two: nothing is called part.zip.
+    names = expected | {claim.target for claim in files}
+    groups: dict[str, list[Claim]] = {}
+    for claim in sorted(files, key=_age, reverse=True):
+        groups.setdefault(original(claim.target, names), []).append(claim)
+    return [same[0] for same in groups.values()], [g for g in groups.values() if len(g) > 1]
+
+
+def _age(claim: Claim) -> tuple[int, str]:
+    """Return what orders numbers of any length without making integers of them."""
+    digits = claim.number.lstrip("0")
+    return len(digits), digits
+
+
+def twice(same: list[Claim]) -> str:
+    """Say which of several is graded."""
+    taken, *left = (one_line(claim.path) for claim in same)
+    return f"came more than once: {taken} is graded, not {', '.join(left)}"
 
 
 def _safe(pieces: list[Piece]) -> tuple[list[Piece], list[str]]:
@@ -168,28 +243,6 @@ def _safe(pieces: list[Piece]) -> tuple[list[Piece], list[str]]:
         else:
             kept[piece.path] = piece
     return list(kept.values()), notes
-
-
-def _survey(one: Collected, pieces: list[Piece], containers: list[Piece], report: Report) -> None:
-    """Report what will not be gradable."""
-    if not containers and not any(p.path.endswith(".py") for p in pieces):
-        report.unreadable.append(f"{one.who}: no Python file, notebook or archive")
-    for piece in containers:
-        name = one_line(piece.path)
-        try:
-            head = piece.read(265)
-        except Exception as error:  # whatever a damaged zip provokes
-            report.unreadable.append(f"{one.who}: {name} cannot be read ({error})")
-            continue
-        if name.lower().endswith(".ipynb"):
-            fits = head.lstrip().startswith((b"{", b"\xef\xbb\xbf{"))
-        else:
-            fits = head.startswith(_SIGNATURES) or head[257:262] == b"ustar"
-        kind = next((words for mark, words in _UNREAD.items() if head.startswith(mark)), None)
-        if kind:
-            report.unreadable.append(f"{one.who}: {name} is {kind}, which is not read here")
-        elif not fits:
-            report.unreadable.append(f"{one.who}: {name} is not what its name says")
 
 
 def place(one: Collected, folder: Path, settings: Settings) -> Placed:

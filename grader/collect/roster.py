@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from grader.collect.model import Collected, Report, Student, one_line
+from grader.collect.model import Collected, Report, Student
 from grader.csvtext import read_table
 from grader.matching import match, name_key
+from grader.text import one_line
 
 _HEADS = {
     "platform_id": ("canvasid", "moodleid", "platformid"),
@@ -100,20 +101,10 @@ def compare(submissions: Sequence[Collected], roster: Roster, report: Report) ->
     came = [(i, k) for i, one in enumerate(submissions) for k in range(len(one.students))]
     ours = [submissions[i].students[k] for i, k in came]
     listed = roster.students
-
-    def ids(student: Student) -> list[str]:
-        return [text.casefold() for text in (*student.ids, student.email) if text]
-
     pairs = match(
-        len(ours),
-        range(len(listed)),
-        [
-            (lambda i: [ours[i].platform_id], lambda row: [listed[row].platform_id]),
-            (lambda i: ids(ours[i]), lambda row: ids(listed[row])),
-            # A download may know nobody but by number, which a roster often has as the id.
-            (lambda i: [ours[i].platform_id], lambda row: ids(listed[row])),
-            (lambda i: [_letters(ours[i])], lambda row: [_letters(listed[row])]),
-        ],
+        # A download may know nobody but by number, which a roster often has as the id.
+        [([s.platform_id], _ids(s), [s.platform_id], [_letters(s)]) for s in ours],
+        [([s.platform_id], _ids(s), _ids(s), [_letters(s)]) for s in listed],
     )
     report.notes += roster.notes
     report.missing += [s.who for row, s in enumerate(listed) if row not in pairs.values()]
@@ -126,6 +117,10 @@ def compare(submissions: Sequence[Collected], roster: Roster, report: Report) ->
         )
         for i, one in enumerate(submissions)
     ]
+
+
+def _ids(student: Student) -> list[str]:
+    return [text.casefold() for text in (*student.ids, student.email) if text]
 
 
 def _letters(student: Student) -> str:

@@ -9,7 +9,7 @@ import stat
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from grader.collect.model import CollectError, Piece
 from grader.entries import list_entries
@@ -31,33 +31,6 @@ class Held(NamedTuple):
     stamps: list[tuple[str, tuple[int, ...]]]
 
 
-class Source(Protocol):
-    """Files by their paths; a path may be a folder's."""
-
-    refused: list[str]
-
-    def inside(self, folder: str) -> Source:
-        """Return what lies in a folder at the top, as a source of its own."""
-
-    def tops(self) -> dict[str, bool]:
-        """Return the names at the top, and whether each is a folder."""
-
-    def files(self) -> Iterator[str]:
-        """Yield the paths of all files."""
-
-    def held(self, path: str) -> Held:
-        """Return the files of a folder, by paths within it, or the one file, by its name."""
-
-    def has(self, path: str) -> bool:
-        """Tell whether a file or folder lies at `path`."""
-
-    def location(self, path: str) -> Path | None:
-        """Return where `path` lies on disk, or None."""
-
-    def packed(self, path: str) -> tuple[str, str]:
-        """Return the archive in which `path` lies, and where in it; "" and "" on disk."""
-
-
 def is_junk(name: str) -> bool:
     """Tell whether a name is an operating system's or a tool's own."""
     return name in JUNK or name.startswith(("._", "~$"))
@@ -73,11 +46,11 @@ class FolderSource:
         self.refused: list[str] = []
 
     def inside(self, folder: str) -> FolderSource:
-        """Return a folder at the top as a source of its own."""
+        """Return what lies in a folder at the top as a source of its own."""
         return FolderSource(self.root / folder, self.limits)
 
     def tops(self) -> dict[str, bool]:
-        """Return the names at the top; links are not followed."""
+        """Return the names at the top, and whether each is a folder; links are not followed."""
         found = {}
         self.refused = []
         for entry in os.scandir(self.root):
@@ -99,7 +72,7 @@ class FolderSource:
                     yield path.relative_to(self.root).as_posix()
 
     def held(self, path: str) -> Held:
-        """Return what lies below `path`.
+        """Return the files of a folder, by paths within it, or the one file, by its name.
 
         Raises:
             IntakeError: the folder cannot be read, or holds more than a submission may.
@@ -112,16 +85,12 @@ class FolderSource:
         stamps = [(here.name, stamp_of(here.lstat()))]
         return Held([Piece(here.name, functools.partial(_read_file, here))], stamps)
 
-    def has(self, path: str) -> bool:
-        """Tell whether something lies there."""
-        return (self.root / path).exists()
-
     def location(self, path: str) -> Path | None:
-        """Return the path on disk."""
+        """Return where `path` lies on disk, or None."""
         return self.root / path
 
     def packed(self, path: str) -> tuple[str, str]:
-        """Return nothing: it is on disk."""
+        """Return the archive in which `path` lies, and where in it; "" and "" on disk."""
         return "", ""
 
 
@@ -131,7 +100,7 @@ def _read_file(path: Path, size: int) -> bytes:
 
 
 class ZipSource:
-    """One zip with all submissions."""
+    """One zip with all submissions; its methods are those of a folder."""
 
     def __init__(self, path: Path) -> None:
         """List the members.
@@ -142,8 +111,9 @@ class ZipSource:
         self.path = path
         self.folder = ""
         self.refused: list[str] = []
-        self.members: dict[str, int]
-        self.folders: dict[str, list[str]]
+        # Of each file the number in the zip, and of each top the files below it; "" = the top.
+        self.members: dict[str, int] = {}
+        self.folders: dict[str, list[str]] = {}
         try:
             self.stamp = stamp_of(path.stat())
             members = open_zip(path, self.stamp).infolist()
@@ -153,60 +123,52 @@ class ZipSource:
             raise CollectError(f"{path} holds more than {MOST_MEMBERS} files: is it one class?")
         safe = {}
         for index, member in enumerate(members):
-            parts = tuple(member.filename.split("/"))
+            parts = member.filename.split("/")
             mode = member.external_attr >> 16
             if member.is_dir():
                 continue
             if not _is_safe(parts) or (stat.S_IFMT(mode) and not stat.S_ISREG(mode)):
                 self.refused.append(f"{member.filename}: an unsafe path or a special file")
-            elif not any(is_junk(part) for part in parts):
-                safe[parts] = index
+            elif not any(map(is_junk, parts)):
+                safe[member.filename] = index
         self._index(safe)
 
-    def _index(self, members: dict[tuple[str, ...], int]) -> None:
-        self.members, self.folders = {}, {}
-        for parts, index in sorted(members.items()):
-            name = "/".join(parts)
-            self.members[name] = index
-            self.folders.setdefault(parts[0] if len(parts) > 1 else "", []).append(name)
+    def _index(self, members: dict[str, int]) -> None:
+        self.members = dict(sorted(members.items(), key=lambda pair: pair[0].split("/")))
+        self.folders = {}
+        for name in self.members:
+            top, slash, _ = name.partition("/")
+            self.folders.setdefault(top if slash else "", []).append(name)
 
     def inside(self, folder: str) -> ZipSource:
-        """Return a folder at the top as a source of its own."""
+        """Return what lies in a folder at the top as a source of its own."""
         inner = copy.copy(self)
         inner.folder = f"{self.folder}{folder}/"
         names = self.folders[folder]
-        inner._index({tuple(name.split("/")[1:]): self.members[name] for name in names})
+        inner._index({name.partition("/")[2]: self.members[name] for name in names})
         return inner
 
     def tops(self) -> dict[str, bool]:
-        """Return the names at the top."""
-        found = dict.fromkeys((name for name in self.folders if name), True)
+        """Return the names at the top, and whether each is a folder."""
+        found = dict.fromkeys(filter(None, self.folders), True)
         found.update(dict.fromkeys(self.folders.get("", []), False))
         return dict(sorted(found.items()))
 
     def files(self) -> Iterator[str]:
-        """Yield the paths of all files."""
+        """Yield the paths of all files, in order."""
         return iter(self.members)
 
     def held(self, path: str) -> Held:
-        """Return the files below `path`."""
+        """Return the files of a folder, by paths within it, or the one file, by its name."""
         if path in self.members:
-            return Held([Piece(path.rsplit("/", 1)[-1], self._reader(path))], self._stamps([path]))
-        prefix = f"{path}/"
-        top = self.folders.get(path.split("/")[0], [])
-        names = [name for name in top if name.startswith(prefix)]
-        pieces = [Piece(name.removeprefix(prefix), self._reader(name)) for name in names]
-        return Held(pieces, self._stamps(names))
-
-    def _reader(self, name: str) -> functools.partial[bytes]:
-        return functools.partial(_read_member, self.path, self.stamp, self.members[name])
-
-    def _stamps(self, names: list[str]) -> list[tuple[str, tuple[int, ...]]]:
-        return [("", self.stamp), *((f"{self.members[name]} {name}", ()) for name in names)]
-
-    def has(self, path: str) -> bool:
-        """Tell whether a file or a folder lies there."""
-        return path in self.members or bool(self.held(path).pieces)
+            names, above = [path], path.rfind("/") + 1
+        else:
+            below = self.folders.get(path.partition("/")[0], [])
+            names, above = [n for n in below if n.startswith(f"{path}/")], len(path) + 1
+        read = functools.partial(_read_member, self.path, self.stamp)
+        pieces = [Piece(n[above:], functools.partial(read, self.members[n])) for n in names]
+        stamps = [(f"{self.members[name]} {name}", ()) for name in names]
+        return Held(pieces, [("", self.stamp), *stamps])
 
     def location(self, path: str) -> Path | None:
         """Return None: nothing lies on disk."""
@@ -215,6 +177,9 @@ class ZipSource:
     def packed(self, path: str) -> tuple[str, str]:
         """Return the zip, and the whole path in it."""
         return str(self.path), self.folder + path
+
+
+Source = FolderSource | ZipSource
 
 
 @functools.lru_cache(maxsize=2)
@@ -230,7 +195,7 @@ def _read_member(path: Path, stamp: tuple[int, ...], index: int, size: int) -> b
         return file.read(size)
 
 
-def _is_safe(parts: tuple[str, ...]) -> bool:
+def _is_safe(parts: list[str]) -> bool:
     """Tell whether a member's path stays where it belongs, on any system."""
     bad = any(part in ("", ".", "..") or "\\" in part or "\x00" in part for part in parts)
     return not bad and not parts[0].endswith(":")

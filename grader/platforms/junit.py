@@ -7,14 +7,10 @@ hung or crashed is an error, and so is a fault of the grader.
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
-from typing import Any
 
-from grader.platforms.common import OUR_FAULT, UNFINISHED, Case, Result, Row, points, read
-from grader.platforms.fit import fitting
+from grader.platforms.common import OUR_FAULT, UNFINISHED, Case, Result, Row, points
 from grader.result import Status
 
-MOST_BYTES = 5_000_000
 _TAGS = {
     Status.FAILED: "failure",
     Status.NOT_IMPLEMENTED: "failure",
@@ -28,12 +24,8 @@ _TAGS = {
 }
 
 
-def write(tree: Mapping[str, Any]) -> str:
-    """Return JUnit XML of a `results.json` tree."""
-    return fitting(read(tree), _write, MOST_BYTES)
-
-
-def _write(result: Result) -> str:
+def report(result: Result) -> str:
+    """Return JUnit XML of a result."""
     root = ET.Element("testsuites", name=result.name)
     for name, kind in (("tasks", "task"), ("gates", "gate"), ("stretch", "stretch")):
         rows = [row for row in (*result.rows, *result.stretch) if row.kind == kind]

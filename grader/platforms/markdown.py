@@ -7,21 +7,11 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping
-from typing import Any
 
-from grader.platforms.common import WORDS, Result, Row, points, read
-from grader.platforms.fit import fitting
+from grader.platforms.common import WORDS, Result, Row, points
 
-# GitHub refuses a job summary of more than 1 MiB.
-MOST_BYTES = 1_000_000
 # Anywhere; a bare address; a list, quotation or heading at the start of a line.
 _MARKUP = re.compile(r"[\\`*_\[\]|~@!]|(?<=www)\.|:(?=//)|^(?:[-+#=>]|\d+(?=[.)]))")
-
-
-def write(tree: Mapping[str, Any]) -> str:
-    """Return the report on a `results.json` tree."""
-    return fitting(read(tree), report, MOST_BYTES)
 
 
 def report(result: Result) -> str:
