@@ -19,7 +19,7 @@ from grader.batch import compare, keys, merge, page, uploads
 from grader.batch.cluster import Cluster
 from grader.batch.loop import Engine, Loop
 from grader.batch.rows import Row, count, gradebook, missing_row
-from grader.batch.store import SEEN, STATE, BatchError, Output, compact, seen_lines
+from grader.batch.store import STATE, BatchError, Output, compact
 from grader.collect import (
     Collected,
     CollectError,
@@ -148,8 +148,6 @@ class Batch:
         submissions = self.collection.submissions
         self.output.forget_others({one.key for one in submissions})
         folder = self.output.folder
-        with replacing(folder / SEEN) as file:
-            file.writelines(seen_lines(self.shared, submissions, rows))
         with replacing(folder / STATE) as file:
             file.writelines(map(compact, [{"inputs": vars(self.shared)}, *rows]))
         write_text(folder / "gradebook.csv", [gradebook(rows)])

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from grader import intake
 from grader.batch.keys import Inputs, causes
 from grader.batch.rows import Row, no_verdict, row, verdict
-from grader.batch.store import Output, mark, seen
+from grader.batch.store import Output
 from grader.batch.task import MESSAGE, NAMES, Who, graded, pack, texts
-from grader.collect import Collected, place
-from grader.collect.gather import NO_ROOM
+from grader.collect import Collected, examine
 from grader.files import replace_file
 from grader.intake import IntakeError, Staged
 from grader.locate import PACKAGE
@@ -105,7 +101,6 @@ class Loop:
         self.futures: dict[Future[bytes], str] = {}
         self.waiting: dict[str, list[Waiting]] = {}
         self.old = output.old_rows()
-        self.seen = seen(output.folder, shared)
 
     def run(self, submissions: Sequence[Collected]) -> list[Row]:
         """Grade what has to be graded; return the rows in the order of the submissions.
@@ -126,12 +121,7 @@ class Loop:
         The unfinished are graded within a second: they keep the other processes at work while one
         is still busy with a submission that takes long.
         """
-        lay = self.seen.get(one.key)
-        if lay is not None and lay["mark"] == mark(one):
-            inputs = replace(self.shared, submission=lay["submission"])
-            if self._known(Waiting(one, tuple(lay["notes"]), inputs)):
-                return True
-        staged, notes, trouble = read(one, self.lab, self.output.temporary / "submission")
+        staged, notes, trouble = read(one, self.lab)
         if staged is None:
             self._without(Waiting(one, notes, None), "ungradable", trouble)
             return True
@@ -217,34 +207,18 @@ class Loop:
         self.hear(made, seconds is not None)
 
 
-def read(
-    one: Collected, lab: Settings, scratch: Path
-) -> tuple[Staged | None, tuple[str, ...], str]:
-    """Return what is graded of a submission, notes on how it came, and why nothing can be graded.
-
-    Nothing is written where it lies; `scratch` is used and emptied.
-
-    Raises:
-        OSError: the disk on which `scratch` lies is full.
-    """
-    notes = one.notes
+def read(one: Collected, lab: Settings) -> tuple[Staged | None, tuple[str, ...], str]:
+    """Return what is graded of a submission, notes on how it came, and why nothing can be."""
+    notes = list(one.notes)
     staged, trouble = None, ""
     try:
-        placed = place(one, scratch, lab)
-        notes = (*notes, *placed.notes)
-        staged = replace(intake.examine(placed.path, lab), name=one.key)
+        staged = examine(one, lab, notes)
     except IntakeError as error:
         trouble = str(error)
     except Exception as error:  # nothing that was handed in may end the class
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            raise OSError(error.errno, error.strerror, str(scratch.parent)) from None
         trouble = f"it cannot be read ({type(error).__name__}: {error})"
-    finally:
-        if one.path is None:
-            shutil.rmtree(scratch, ignore_errors=True)
-    # Where it lay or was unpacked is nobody's business, and differs from run to run.
-    for folder in (scratch, one.path.parent if one.path else scratch):
-        trouble = trouble.replace(f"{folder}/", "")
+    if one.path:  # where it lay is nobody's business
+        trouble = trouble.replace(f"{one.path.parent}/", "")
     return staged, tuple(map(one_line, notes)), one_line(trouble)
 
 

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import errno
 import re
-import time
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
+from grader import intake
+from grader.archives import list_archive
 from grader.collect.layouts import Claim, Layout, stem_of
-from grader.collect.model import Collected, Piece, Report, Student, digest, safe_key
+from grader.collect.model import Collected, Report, Student, digest, safe_key
 from grader.collect.source import Source
-from grader.collect.stamps import stamp
-from grader.entries import IntakeError, list_entries
-from grader.settings import Settings
+from grader.entry import Entry, IntakeError, too_many
+from grader.intake import Staged
+from grader.settings import Settings, Staging
 from grader.text import one_line
 
-# An archive may carry this many times what is staged of it.
-_ROOM = 16
 _SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00")
 _UNREAD = {b"Rar!": "a RAR archive", b"7z\xbc\xaf\x27\x1c": "a 7z archive"}
 _MOST_NAME = 255
 _RESUBMITTED = re.compile(r"-\d+(?=\.[^.]+\Z)")
 # Our disk is to blame, and no submission.
 NO_ROOM = {errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)}
-
-
-class Placed(NamedTuple):
-    """A path for `grader.intake.stage`, and sentences on what was done to get it."""
-
-    path: Path
-    notes: list[str]
 
 
 def gather(source: Source, layout: Layout, settings: Settings) -> tuple[list[Collected], Report]:
@@ -121,18 +112,15 @@ class _Gathering:
 
     def _resolve(self, files: list[Claim]) -> None:
         """Find what is to be staged: a folder or archive where it lies, or pieces to unpack."""
-        pieces: list[Piece] = []
-        lying = []
-        began = time.time_ns()
+        pieces: list[Entry] = []
         for claim in files:
-            found, stamps = self.source.held(claim.path)
-            lying.append((claim.target, stamps))
+            found = self.source.held(claim.path)
             if claim.target:
                 target = original(claim.target, self.expected)
                 if target != claim.target:
                     renamed = f"{one_line(claim.target)} is {target}, which the platform renamed"
                     self._say("renamed", renamed)
-                found = [Piece(target, piece.read) for piece in found]
+                found = [replace(entry, path=target) for entry in found]
             pieces += found
         pieces, refused = _safe(pieces)
         for note in refused:
@@ -164,11 +152,10 @@ class _Gathering:
             self.one,
             path=here,
             pieces=() if here else tuple(pieces),
-            stamp=stamp(lying, began),
             packed=self.source.packed(lies) if lies else ("", ""),
         )
 
-    def _survey(self, pieces: list[Piece], containers: list[Piece]) -> None:
+    def _survey(self, pieces: list[Entry], containers: list[Entry]) -> None:
         """Report what will not be gradable."""
         if not containers and not any(p.path.endswith(".py") for p in pieces):
             self._report("unreadable", "no Python file, notebook or archive")
@@ -176,8 +163,8 @@ class _Gathering:
             name = one_line(piece.path)
             try:
                 head = piece.read(265)
-            except Exception as error:  # whatever a damaged zip provokes
-                self._report("unreadable", f"{name} cannot be read ({error})")
+            except IntakeError as error:
+                self._report("unreadable", str(error))
                 continue
             if name.lower().endswith(".ipynb"):
                 fits = head.lstrip().startswith((b"{", b"\xef\xbb\xbf{"))
@@ -228,9 +215,9 @@ def twice(same: list[Claim]) -> str:
     return f"came more than once: {taken} is graded, not {', '.join(left)}"
 
 
-def _safe(pieces: list[Piece]) -> tuple[list[Piece], list[str]]:
+def _safe(pieces: list[Entry]) -> tuple[list[Entry], list[str]]:
     """Leave out pieces whose path leads elsewhere, cannot be stored, or comes twice."""
-    kept: dict[str, Piece] = {}
+    kept: dict[str, Entry] = {}
     notes = []
     for piece in pieces:
         parts = piece.path.split("/")
@@ -245,86 +232,49 @@ def _safe(pieces: list[Piece]) -> tuple[list[Piece], list[str]]:
     return list(kept.values()), notes
 
 
-def place(one: Collected, folder: Path, settings: Settings) -> Placed:
-    """Return the submission's path, unpacking into `folder` what does not lie ready.
+def examine(one: Collected, settings: Settings, notes: list[str]) -> Staged:
+    """Read a submission, as `grader.intake` reads a path; nothing is unpacked or written.
 
     Args:
         one: what `collect` returned.
-        folder: new or empty; nothing is written outside it.
-        settings: hold the limits.
+        settings: hold the task files and the limits.
+        notes: takes sentences on what was done to get at the files.
 
     Raises:
         IntakeError: there is nothing to grade, it is too large, or it cannot be read.
-        OSError: the disk on which `folder` lies is full.
     """
     if one.path is not None:
-        return Placed(one.path, [])
+        return replace(intake.examine(one.path, settings), name=one.key)
     if not one.pieces:
         raise IntakeError(one.notes[-1] if one.notes else "nothing was handed in")
-    folder.mkdir(parents=True, exist_ok=True)
+    home = Path(one.key)
+    limits = settings.staging
     containers = [p for p in one.pieces if stem_of(p.path)]
-    writer = _Writer(folder, one.key, settings)
     if len(containers) == 1 and not any(p.path.endswith(".py") for p in one.pieces):
-        return Placed(writer.write(containers[0]), [])
-    for piece in one.pieces:
-        if piece not in containers:
-            writer.write(piece)
-    for piece in containers:
-        writer.unpack(piece)
-    return Placed(folder / one.key, writer.notes)
+        home /= containers[0].path
+        entries = list_archive(home, containers[0].read, limits)
+    else:
+        entries = _merged(one.pieces, containers, limits, notes)
+    if len(entries) > limits.max_archive_entries:
+        raise too_many(home, limits)
+    entries.sort(key=lambda entry: entry.path)
+    return replace(intake.examine_entries(home, entries, settings), name=one.key)
 
 
-class _Writer:
-    """Writes files below a folder and counts them."""
-
-    def __init__(self, folder: Path, key: str, settings: Settings) -> None:
-        self.folder = folder
-        self.key = key
-        self.limits = settings.staging
-        self.left = _ROOM * settings.staging.max_total_kib * 1024
-        self.count = 0
-        self.notes: list[str] = []
-        self.origins: dict[Path, str] = {}
-
-    def write(self, piece: Piece, suffix: str = "", origin: str = "the loose file") -> Path:
-        """Write one file below the folder called as the submission; `origin` is whence it comes."""
-        self.count += 1
-        try:
-            content = piece.read(self.left + 1)
-        except IntakeError:
-            raise
-        except Exception as error:  # whatever a damaged zip provokes
-            raise IntakeError(f"{one_line(piece.path)} cannot be read: {error}") from None
-        self.left -= len(content)
-        if self.left < 0 or self.count > self.limits.max_archive_entries:
-            raise IntakeError(
-                f"the submission holds more than {self.limits.max_archive_entries} files or "
-                f"{_ROOM * self.limits.max_total_kib >> 10} MiB: hand in the lab's files only"
-            )
-        path = self.folder / (self.key + suffix) / piece.path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.exists() and path.read_bytes() != content:
-                which = self.origins.get(path, "the first")
-                self.notes.append(f"{one_line(piece.path)} came twice: {which} is used")
-            else:
-                path.write_bytes(content)
-                self.origins[path] = origin
-        except OSError as error:
-            if error.errno in NO_ROOM:
-                raise
-            name = one_line(piece.path)[:60]
-            raise IntakeError(f"{name} cannot be stored: {error.strerror or error}") from None
-        return path
-
-    def unpack(self, container: Piece) -> None:
-        """Write the files of an archive or notebook, one level deep."""
-        name = container.path.rsplit("/", 1)[-1]
-        path = self.write(Piece(name, container.read), suffix=".archives")
-        found = list_entries(path, self.limits)
-        self.notes.append(f"{one_line(container.path)} was opened")
-        pieces = [Piece(entry.path, entry.read) for entry in found if entry.kind == "file"]
-        kept, refused = _safe(pieces)
-        self.notes += refused
-        for piece in kept:
-            self.write(piece, origin=f"that of {one_line(container.path)}")
+def _merged(
+    pieces: Sequence[Entry], containers: list[Entry], limits: Staging, notes: list[str]
+) -> list[Entry]:
+    """Return the loose files and those of the archives, of each path the first that came."""
+    found = {piece.path: (piece, "the loose file") for piece in pieces if piece not in containers}
+    for container in containers:
+        name = one_line(container.path)
+        inside = list_archive(Path(container.path), container.read, limits)
+        notes.append(f"{name} was opened")
+        kept, refused = _safe([entry for entry in inside if entry.kind == "file"])
+        notes += refused
+        for entry in kept:
+            first, origin = found.setdefault(entry.path, (entry, f"that of {name}"))
+            most = limits.max_file_kib * 1024 + 1
+            if first is not entry and first.read(most) != entry.read(most):
+                notes.append(f"{one_line(entry.path)} came twice: {origin} is used")
+    return [entry for entry, _ in found.values()]

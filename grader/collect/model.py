@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from grader.entry import Entry
 from grader.text import one_line
 
 MOST_KEY = 80
@@ -40,27 +40,17 @@ class Student:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One file of a submission: where it goes, and what reads at most n bytes of it."""
-
-    path: str
-    read: Callable[[int], bytes]
-
-
-@dataclass(frozen=True, slots=True)
 class Collected:
     """One submission: one grading run, one gradebook row for each of its students.
 
     Attributes:
         key: unique in the class and safe as the name of a folder; the same in every run.
         students: one, or the members of a group; empty when the download names nobody.
-        path: what lies ready for `grader.intake.stage`, or None if it must be unpacked first:
-            `grader.collect.place` does either.
-        pieces: the files to unpack when `path` is None.
+        path: a folder or file on disk that holds it all, or None.
+        pieces: the files that it is put together from where `path` is None.
         late: True or False where the platform says so, else None.
         notes: sentences on how it was collected.
         upload: prefix of a feedback file's name in this platform's upload, or "".
-        stamp: another one after every change of what was handed in, "" where nothing tells.
         packed: the archive of the class and where in it this lies, or "" and "" where it lies on
             disk, or has to be put together from several files.
     """
@@ -68,11 +58,10 @@ class Collected:
     key: str
     students: tuple[Student, ...]
     path: Path | None
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[Entry, ...] = ()
     late: bool | None = None
     notes: tuple[str, ...] = ()
     upload: str = ""
-    stamp: str = ""
     packed: tuple[str, str] = ("", "")
 
     @property

@@ -9,12 +9,11 @@ import stat
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from grader.collect.model import CollectError, Piece
-from grader.entries import list_entries
-from grader.entry import stamp_of
+from grader.collect.model import CollectError
+from grader.entries import Entry, IntakeError, list_entries, read_file
 from grader.settings import Staging
+from grader.text import one_line
 
 # A class of 10,000 with 50 files each; more is no class.
 MOST_MEMBERS = 500_000
@@ -22,13 +21,6 @@ JUNK = frozenset({
     "__MACOSX", "Thumbs.db", "desktop.ini", "__pycache__", ".DS_Store", ".git", ".gitignore",
     ".ipynb_checkpoints", ".venv", ".idea", ".vscode",
 })  # fmt: skip
-
-
-class Held(NamedTuple):
-    """The files below a path, and stamps of all that lies there, links and pipes too."""
-
-    pieces: list[Piece]
-    stamps: list[tuple[str, tuple[int, ...]]]
 
 
 def is_junk(name: str) -> bool:
@@ -71,7 +63,7 @@ class FolderSource:
                 if not is_junk(name) and stat.S_ISREG(path.lstat().st_mode):
                     yield path.relative_to(self.root).as_posix()
 
-    def held(self, path: str) -> Held:
+    def held(self, path: str) -> list[Entry]:
         """Return the files of a folder, by paths within it, or the one file, by its name.
 
         Raises:
@@ -79,11 +71,8 @@ class FolderSource:
         """
         here = self.root / path
         if here.is_dir():
-            found = list_entries(here, self.limits)
-            pieces = [Piece(entry.path, entry.read) for entry in found if entry.kind == "file"]
-            return Held(pieces, [(entry.path, entry.stamp) for entry in found])
-        stamps = [(here.name, stamp_of(here.lstat()))]
-        return Held([Piece(here.name, functools.partial(_read_file, here))], stamps)
+            return [e for e in list_entries(here, self.limits) if e.kind == "file"]
+        return [Entry(here.name, "file", functools.partial(read_file, here))]
 
     def location(self, path: str) -> Path | None:
         """Return where `path` lies on disk, or None."""
@@ -92,11 +81,6 @@ class FolderSource:
     def packed(self, path: str) -> tuple[str, str]:
         """Return the archive in which `path` lies, and where in it; "" and "" on disk."""
         return "", ""
-
-
-def _read_file(path: Path, size: int) -> bytes:
-    with path.open("rb") as file:
-        return file.read(size)
 
 
 class ZipSource:
@@ -111,18 +95,18 @@ class ZipSource:
         self.path = path
         self.folder = ""
         self.refused: list[str] = []
-        # Of each file the number in the zip, and of each top the files below it; "" = the top.
-        self.members: dict[str, int] = {}
+        # Of each top the files below it; "" = the top itself.
+        self.members: dict[str, zipfile.ZipInfo] = {}
         self.folders: dict[str, list[str]] = {}
         try:
-            self.stamp = stamp_of(path.stat())
-            members = open_zip(path, self.stamp).infolist()
+            self.archive = zipfile.ZipFile(path)
+            members = self.archive.infolist()
         except Exception as error:  # zipfile raises whatever a malformed field provokes
             raise CollectError(f"{path} is no zip that can be read: {error}") from None
         if len(members) > MOST_MEMBERS:
             raise CollectError(f"{path} holds more than {MOST_MEMBERS} files: is it one class?")
         safe = {}
-        for index, member in enumerate(members):
+        for member in members:
             parts = member.filename.split("/")
             mode = member.external_attr >> 16
             if member.is_dir():
@@ -130,10 +114,10 @@ class ZipSource:
             if not _is_safe(parts) or (stat.S_IFMT(mode) and not stat.S_ISREG(mode)):
                 self.refused.append(f"{member.filename}: an unsafe path or a special file")
             elif not any(map(is_junk, parts)):
-                safe[member.filename] = index
+                safe[member.filename] = member
         self._index(safe)
 
-    def _index(self, members: dict[str, int]) -> None:
+    def _index(self, members: dict[str, zipfile.ZipInfo]) -> None:
         self.members = dict(sorted(members.items(), key=lambda pair: pair[0].split("/")))
         self.folders = {}
         for name in self.members:
@@ -158,17 +142,22 @@ class ZipSource:
         """Yield the paths of all files, in order."""
         return iter(self.members)
 
-    def held(self, path: str) -> Held:
+    def held(self, path: str) -> list[Entry]:
         """Return the files of a folder, by paths within it, or the one file, by its name."""
         if path in self.members:
             names, above = [path], path.rfind("/") + 1
         else:
             below = self.folders.get(path.partition("/")[0], [])
             names, above = [n for n in below if n.startswith(f"{path}/")], len(path) + 1
-        read = functools.partial(_read_member, self.path, self.stamp)
-        pieces = [Piece(n[above:], functools.partial(read, self.members[n])) for n in names]
-        stamps = [(f"{self.members[name]} {name}", ()) for name in names]
-        return Held(pieces, [("", self.stamp), *stamps])
+        return [Entry(n[above:], "file", functools.partial(self._read, n)) for n in names]
+
+    def _read(self, name: str, size: int) -> bytes:
+        try:
+            with self.archive.open(self.members[name]) as file:
+                return file.read(size)
+        except Exception as error:  # as above
+            last = one_line(name.rsplit("/", 1)[-1])
+            raise IntakeError(f"{last} cannot be read: {error}") from None
 
     def location(self, path: str) -> Path | None:
         """Return None: nothing lies on disk."""
@@ -180,19 +169,6 @@ class ZipSource:
 
 
 Source = FolderSource | ZipSource
-
-
-@functools.lru_cache(maxsize=2)
-def open_zip(path: Path, stamp: tuple[int, ...]) -> zipfile.ZipFile:
-    """Return the zip, open for reading; the directory of a large one is read once only."""
-    assert stamp  # tells a zip from another that took its place
-    return zipfile.ZipFile(path)
-
-
-def _read_member(path: Path, stamp: tuple[int, ...], index: int, size: int) -> bytes:
-    archive = open_zip(path, stamp)
-    with archive.open(archive.infolist()[index]) as file:
-        return file.read(size)
 
 
 def _is_safe(parts: list[str]) -> bool:
