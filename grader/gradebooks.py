@@ -68,10 +68,11 @@ def fill(data: bytes, grades: Sequence[Grade], column: str | None = None) -> Fil
     Args:
         data: the exported CSV.
         grades: one for each student.
-        column: the assignment (Canvas) or the heading of the grade (Moodle), where it is unclear.
+        column: the assignment (Canvas) or the heading of the grade (Moodle); it may be left out
+            where only one fits.
 
     Raises:
-        GradebookError: it is of neither platform, or cannot be filled.
+        GradebookError: it is of neither platform, the column is unclear, or its points differ.
         CsvError: it is no CSV.
     """
     if {"Student", "LastName"} & set(read_table(data, "the gradebook").values(0)):
@@ -83,17 +84,7 @@ def fill(data: bytes, grades: Sequence[Grade], column: str | None = None) -> Fil
 
 
 def fill_canvas(data: bytes, grades: Sequence[Grade], assignment: str | None = None) -> Filled:
-    """Fill a Canvas gradebook export.
-
-    Args:
-        data: the exported CSV.
-        grades: one for each student.
-        assignment: heading, title or id of the column; it may be left out where only one fits.
-
-    Raises:
-        GradebookError: it is no Canvas gradebook, the column is unclear, or its points differ.
-        CsvError: it is no CSV at all.
-    """
+    """Fill a Canvas gradebook; the assignment is a heading, a title or an id. See `fill`."""
     table = read_table(data, "the Canvas gradebook")
     heads = table.values(0)
     named = heads[:1] == ["Student"] or heads[:2] == ["LastName", "FirstName"]
@@ -121,17 +112,7 @@ def fill_canvas(data: bytes, grades: Sequence[Grade], assignment: str | None = N
 
 
 def fill_moodle(data: bytes, grades: Sequence[Grade], grade_column: str | None = None) -> Filled:
-    """Fill a Moodle grading worksheet.
-
-    Args:
-        data: the downloaded CSV, its headings in any language.
-        grades: one for each student.
-        grade_column: the heading of the grade; it may be left out where it can be found.
-
-    Raises:
-        GradebookError: it is no worksheet, the column is unclear, or its maximum grade differs.
-        CsvError: it is no CSV at all.
-    """
+    """Fill a Moodle grading worksheet, its headings in any language. See `fill`."""
     table = read_table(data, "the Moodle grading worksheet")
     heads = table.values(0)
     students = list(range(1, len(table.rows)))

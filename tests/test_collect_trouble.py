@@ -79,17 +79,14 @@ def test_folder_and_archive_of_one_name_are_reported_as_twice(tmp_path: Path) ->
     assert found.submissions[0].path == tmp_path / "c" / "anna"
 
 
-def test_zip_that_is_none_is_reported_and_fails_alone(tmp_path: Path) -> None:
+def test_zip_that_is_none_fails_alone(tmp_path: Path) -> None:
     files = {"anna.zip": b"hello", "bob.zip": packed(tree()), "carl.zip": b""}
     for source in (write(tmp_path / "c", files), as_zip(tmp_path / "c.zip", files)):
         found = collect(source, LAB)
-        assert found.report.unreadable == [
-            "anna: anna.zip is not what its name says",
-            "carl: carl.zip is not what its name says",
-        ]
-        anna, bob, _ = found.submissions
-        with pytest.raises(IntakeError):
-            examine(anna, LAB, [])
+        anna, bob, carl = found.submissions
+        for one, words in ((anna, r"anna\.zip is a text file"), (carl, r"carl\.zip is empty")):
+            with pytest.raises(IntakeError, match=words):
+                examine(one, LAB, [])
         assert examine(bob, LAB, []).files
 
 
@@ -170,20 +167,22 @@ def test_junk_of_operating_systems_is_nobodys(tmp_path: Path) -> None:
         )
 
 
-def test_folder_without_anything_is_reported(tmp_path: Path) -> None:
+def test_folder_without_anything_is_refused(tmp_path: Path) -> None:
     source = write(tmp_path / "c", tree("anna/"))
     (source / "bob").mkdir()
-    found = collect(source, LAB)
-    assert found.report.unreadable == ["bob: no Python file, notebook or archive"]
+    _, bob = collect(source, LAB).submissions
+    with pytest.raises(IntakeError, match="bob is empty: expected a folder transformer/"):
+        examine(bob, LAB, [])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_folder_without_permission_is_reported(tmp_path: Path) -> None:
+def test_folder_without_permission_is_refused(tmp_path: Path) -> None:
     source = write(tmp_path / "c", tree("anna/") | tree("bob/"))
     (source / "bob").chmod(0)
     found = collect(source, LAB)
+    with pytest.raises(IntakeError, match="no permission"):
+        examine(found.submissions[1], LAB, [])
     (source / "bob").chmod(0o755)
-    assert found.report.unreadable[0].startswith("bob: no permission")
 
 
 @pytest.mark.parametrize(

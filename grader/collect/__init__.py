@@ -69,9 +69,9 @@ def collect(
     if not layout.claims:
         raise CollectError(f"{source}: no submission was found; layout {layout.name}: {layout.why}")
     submissions, report = gather(opened, layout, settings)
-    if roster is not None:
-        submissions = compare(submissions, roster, report)
-    return Collection(submissions, report)
+    if roster is None:
+        return Collection(submissions, report)
+    return compare(submissions, roster, report)
 
 
 def unwrapped(opened: Source) -> Source:

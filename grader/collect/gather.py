@@ -18,8 +18,6 @@ from grader.intake import Staged
 from grader.settings import Settings, Staging
 from grader.text import one_line
 
-_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00")
-_UNREAD = {b"Rar!": "a RAR archive", b"7z\xbc\xaf\x27\x1c": "a 7z archive"}
 _MOST_NAME = 255
 _RESUBMITTED = re.compile(r"-\d+(?=\.[^.]+\Z)")
 # Our disk is to blame, and no submission.
@@ -75,12 +73,9 @@ class _Gathering:
         self.report = report
         self.notes: list[str] = []
 
-    def _report(self, kind: str, sentence: str) -> None:
-        getattr(self.report, kind).append(f"{self.one.who}: {sentence}")
-
     def _say(self, kind: str, sentence: str) -> None:
         self.notes.append(sentence)
-        self._report(kind, sentence)
+        getattr(self.report, kind).append(f"{self.one.who}: {sentence}")
 
     def of(self, claims: list[Claim]) -> Collected:
         """Return the submission that the claims make."""
@@ -91,7 +86,6 @@ class _Gathering:
         if len({claim.attempt for claim in claims}) > 1:
             self._say("duplicated", f"several attempts: the latest, {one_line(latest)}, is graded")
         if any(claim.text for claim in claims) and not files:
-            self._report("unreadable", "a text or a link, no files")
             self.notes.append("a text or a link was handed in, no files")
         else:
             whole = [claim for claim in files if not claim.target]
@@ -106,7 +100,7 @@ class _Gathering:
             try:
                 self._resolve(files)
             except IntakeError as error:
-                self._say("unreadable", one_line(str(error)))
+                self.notes.append(one_line(str(error)))
         late = None if claims[0].late is None else any(claim.late for claim in claims)
         return replace(self.one, late=late, upload=upload, notes=tuple(self.notes))
 
@@ -127,7 +121,6 @@ class _Gathering:
             self._say("refused", note)
         containers = [p for p in pieces if stem_of(p.path)]
         has_code = any(p.path.rsplit("/", 1)[-1] in self.expected for p in pieces)
-        self._survey(pieces, containers)
         only = files[0] if len(files) == 1 else None
         lies = only.path if only else ""
         if only and only.folder and containers and not has_code:
@@ -154,27 +147,6 @@ class _Gathering:
             pieces=() if here else tuple(pieces),
             packed=self.source.packed(lies) if lies else ("", ""),
         )
-
-    def _survey(self, pieces: list[Entry], containers: list[Entry]) -> None:
-        """Report what will not be gradable."""
-        if not containers and not any(p.path.endswith(".py") for p in pieces):
-            self._report("unreadable", "no Python file, notebook or archive")
-        for piece in containers:
-            name = one_line(piece.path)
-            try:
-                head = piece.read(265)
-            except IntakeError as error:
-                self._report("unreadable", str(error))
-                continue
-            if name.lower().endswith(".ipynb"):
-                fits = head.lstrip().startswith((b"{", b"\xef\xbb\xbf{"))
-            else:
-                fits = head.startswith(_SIGNATURES) or head[257:262] == b"ustar"
-            kind = next((words for mark, words in _UNREAD.items() if head.startswith(mark)), None)
-            if kind:
-                self._report("unreadable", f"{name} is {kind}, which is not read here")
-            elif not fits:
-                self._report("unreadable", f"{name} is not what its name says")
 
 
 def original(name: str, expected: Set[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -83,7 +84,7 @@ class Report:
         renamed: a file whose name the platform had changed.
         late: handed in late.
         nested: an archive within the submission that was opened.
-        unreadable: will not be gradable, and why.
+        unreadable: cannot be graded, and why; known when each has been read.
         refused: entries with an unsafe path.
         ignored: files that belong to nobody.
     """
@@ -115,10 +116,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Collection:
-    """A class: its submissions, sorted by key, and the report on them."""
+    """A class: its submissions, sorted by key, the report on them, and of whom nothing came."""
 
     submissions: list[Collected]
     report: Report
+    missing: Sequence[Student] = ()
 
 
 def safe_key(text: str) -> str:

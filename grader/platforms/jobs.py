@@ -105,42 +105,37 @@ def problems(lab: Settings) -> dict[str, int | float]:
     return {name: number(points) for name, points in worth.items()}
 
 
-def gradescope_refused(words: str) -> str:
-    """Return a result of no points, and what was expected."""
+def _gradescope_refused(words: str) -> str:
     test = {"name": "The files can be read", "status": "failed", "output": words}
     return to_json({"score": 0, "output": words, "output_format": "text", "tests": [test]})
 
 
-def gradescope_failed(words: str) -> str:
-    """Return a result without a score, which Gradescope shows to the staff as a failure."""
-    return to_json({"output": words, "output_format": "text", "tests": []})
-
-
-def not_gradable(words: str) -> str:
-    """Return PrairieLearn's result where there is none: no attempt is used up."""
+def _not_gradable(words: str) -> str:
     return to_json({"gradable": False, "message": words, "format_errors": [words]})
 
 
-def autolab_refused(words: str) -> str:
-    """Return Autolab's output with zeros."""
-    scores = dict.fromkeys(problems(settings.load()), 0)
+def _autolab(words: str, scores: Mapping[str, int]) -> str:
     return f"{' '.join(words.split())}\n{json.dumps({'scores': scores})}\n"
 
 
-def autolab_failed(words: str) -> str:
-    """Return Autolab's output without scores, which leaves the hand-in ungraded."""
-    return f"{' '.join(words.split())}\n{json.dumps({'scores': {}})}\n"
-
-
 PLATFORMS = {
+    # A result without a score is shown to the staff as a failure.
     "gradescope": Platform(
-        "submission", RESULT, EXPORTERS["gradescope"].write, gradescope_refused, gradescope_failed
+        "submission", RESULT, EXPORTERS["gradescope"].write,
+        refused=_gradescope_refused,
+        failed=lambda words: to_json({"output": words, "output_format": "text", "tests": []}),
     ),
+    # No attempt is used up.
     "prairielearn": Platform(
-        "student", RESULT, EXPORTERS["prairielearn"].write, not_gradable, not_gradable
+        "student", RESULT, EXPORTERS["prairielearn"].write, _not_gradable, _not_gradable
     ),
-    "autolab": Platform("", "", EXPORTERS["autolab"].write, autolab_refused, autolab_failed),
-}
+    # Without scores the hand-in stays ungraded.
+    "autolab": Platform(
+        "", "", EXPORTERS["autolab"].write,
+        refused=lambda words: _autolab(words, dict.fromkeys(problems(settings.load()), 0)),
+        failed=lambda words: _autolab(words, {}),
+    ),
+}  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1], Path(sys.argv[2])))
