@@ -96,11 +96,12 @@ class Child:
             process.stdin.write(task + b"\n")
             process.stdin.flush()
             answer = process.stdout.readline()
+        whole = answer.endswith(b"\n")  # else it was killed while it wrote
+        code = None if whole else process.wait()
         clock.cancel()
         self.busy = False
-        if answer.endswith(b"\n"):  # else it was killed while it wrote
+        if whole:
             return answer
-        code = process.wait()
         if self.ended:
             raise NoAnswer("the grading was stopped")
         if self.late:

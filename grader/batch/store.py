@@ -24,13 +24,14 @@ from types import TracebackType
 from typing import Any
 
 from grader.batch.keys import FORMAT
+from grader.batch.rows import no_verdict
 from grader.batch.task import MESSAGE, NAMES
 from grader.collect.gather import NO_ROOM
 from grader.files import UNFINISHED, replace_file
 
 STATE = "batch.jsonl"
 # What a row must have to be taken over.
-ROW = frozenset({"name", "key", "path", "notes", "status", "score", "scores", "codes", "flags"})
+ROW = frozenset({"name", "key", "path", "notes", *no_verdict("", "", 0)})
 MARK = f"transformer-lab batch, format {FORMAT}\n"
 _TEMPORARY = "grader-batch-"
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -109,7 +109,19 @@ class Result:
     contained: bool
     notes: tuple[str, ...]
     flags: tuple[dict[str, str], ...]
-    headline: str
+
+    @property
+    def headline(self) -> str:
+        """Say in a line or two how it stands."""
+        if self.score is None:
+            return OUR_FAULT
+        text = f"{points(self.score)} of {points(self.max_score)} points."
+        if not self.complete:
+            return f"{text} {UNFINISHED}"
+        if self.passed:
+            return f"{text} Passed: every part and every gate."
+        first = next((row for row in self.rows if not row.passed), None)
+        return f"{text} Not passed yet." + (f" First to look at: {first.title}." if first else "")
 
     @property
     def seconds(self) -> float:
@@ -152,7 +164,6 @@ def read(tree: Mapping[str, Any]) -> Result:
                 {"code": plain(str(f["code"])), "message": plain(str(f["message"]))}
                 for f in flags(tree)
             ),
-            headline=_headline(rows, score, max_score, complete, passed),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ExportError(f"not the tree of a results.json: {error!r}") from None
@@ -248,20 +259,6 @@ def _balanced(rows: list[Row], score: Fraction | None, most: Fraction) -> list[R
             rows[i] = replace(row, score=row.score + rest)
             rest = Fraction(0)
     return rows
-
-
-def _headline(
-    rows: Sequence[Row], score: Fraction | None, most: Fraction, complete: bool, passed: bool
-) -> str:
-    if score is None:
-        return OUR_FAULT
-    text = f"{points(score)} of {points(most)} points."
-    if not complete:
-        return f"{text} {UNFINISHED}"
-    if passed:
-        return f"{text} Passed: every part and every gate."
-    first = next((row for row in rows if not row.passed), None)
-    return f"{text} Not passed yet." + (f" First to look at: {first.title}." if first else "")
 
 
 def fitting(result: Result, text: Callable[[Result], str], most_bytes: int) -> str:
