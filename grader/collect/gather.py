@@ -18,7 +18,6 @@ from grader.intake import Staged
 from grader.settings import Settings, Staging
 from grader.text import one_line
 
-_MOST_NAME = 255
 _RESUBMITTED = re.compile(r"-\d+(?=\.[^.]+\Z)")
 # Our disk is to blame, and no submission.
 NO_ROOM = {errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)}
@@ -105,7 +104,7 @@ class _Gathering:
         return replace(self.one, late=late, upload=upload, notes=tuple(self.notes))
 
     def _resolve(self, files: list[Claim]) -> None:
-        """Find what is to be staged: a folder or archive where it lies, or pieces to unpack."""
+        """Find what is to be read: a folder or archive where it lies, or the pieces of it."""
         pieces: list[Entry] = []
         for claim in files:
             found = self.source.held(claim.path)
@@ -116,9 +115,6 @@ class _Gathering:
                     self._say("renamed", renamed)
                 found = [replace(entry, path=target) for entry in found]
             pieces += found
-        pieces, refused = _safe(pieces)
-        for note in refused:
-            self._say("refused", note)
         containers = [p for p in pieces if stem_of(p.path)]
         has_code = any(p.path.rsplit("/", 1)[-1] in self.expected for p in pieces)
         only = files[0] if len(files) == 1 else None
@@ -187,23 +183,6 @@ def twice(same: list[Claim]) -> str:
     return f"came more than once: {taken} is graded, not {', '.join(left)}"
 
 
-def _safe(pieces: list[Entry]) -> tuple[list[Entry], list[str]]:
-    """Leave out pieces whose path leads elsewhere, cannot be stored, or comes twice."""
-    kept: dict[str, Entry] = {}
-    notes = []
-    for piece in pieces:
-        parts = piece.path.split("/")
-        if any(p in ("", ".", "..") or "\\" in p or "\x00" in p for p in parts):
-            notes.append(f"left out for its unsafe path: {one_line(piece.path)}")
-        elif max(len(p.encode("utf-8", "surrogateescape")) for p in parts) > _MOST_NAME:
-            notes.append(f"left out, its name is too long: {one_line(piece.path)[:60]}...")
-        elif piece.path in kept:
-            notes.append(f"came twice, the first is used: {one_line(piece.path)}")
-        else:
-            kept[piece.path] = piece
-    return list(kept.values()), notes
-
-
 def examine(one: Collected, settings: Settings, notes: list[str]) -> Staged:
     """Read a submission, as `grader.intake` reads a path; nothing is unpacked or written.
 
@@ -237,16 +216,17 @@ def _merged(
     pieces: Sequence[Entry], containers: list[Entry], limits: Staging, notes: list[str]
 ) -> list[Entry]:
     """Return the loose files and those of the archives, of each path the first that came."""
-    found = {piece.path: (piece, "the loose file") for piece in pieces if piece not in containers}
+    groups = [("the loose file", [piece for piece in pieces if piece not in containers])]
     for container in containers:
         name = one_line(container.path)
         inside = list_archive(Path(container.path), container.read, limits)
+        groups.append((f"that of {name}", [entry for entry in inside if entry.kind == "file"]))
         notes.append(f"{name} was opened")
-        kept, refused = _safe([entry for entry in inside if entry.kind == "file"])
-        notes += refused
-        for entry in kept:
-            first, origin = found.setdefault(entry.path, (entry, f"that of {name}"))
-            most = limits.max_file_kib * 1024 + 1
+    found: dict[str, tuple[Entry, str]] = {}
+    most = limits.max_file_kib * 1024 + 1
+    for origin, entries in groups:
+        for entry in entries:
+            first, whence = found.setdefault(entry.path, (entry, origin))
             if first is not entry and first.read(most) != entry.read(most):
-                notes.append(f"{one_line(entry.path)} came twice: {origin} is used")
+                notes.append(f"{one_line(entry.path)} came twice: {whence} is used")
     return [entry for entry, _ in found.values()]
