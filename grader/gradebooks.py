@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from grader.csvtext import Cell, Table, read_table
-from grader.matching import Grade, match, name_key
+from grader.matching import match, name_key
 from grader.platforms.common import exact
 from grader.result import number
 
@@ -27,20 +27,33 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)?")
 _IDENTIFIER = re.compile(r"\D+?(\d+)")
 _MAXIMUM = "Maximum Grade"
 
-__all__ = [
-    "Filled",
-    "Grade",
-    "GradebookError",
-    "feedback_zip",
-    "fill",
-    "fill_canvas",
-    "fill_moodle",
-    "is_feedback_zip",
-]
-
 
 class GradebookError(ValueError):
     """A gradebook that cannot be filled; the message says what was expected and found."""
+
+
+@dataclass(frozen=True)
+class Grade:
+    """What one student gets.
+
+    Attributes:
+        platform_id: the id in the platform's own numbering, or "".
+        ids: what else may identify the student: number, login, address.
+        name: full name, or "".
+        score: None when there is none (a grader error), which leaves the cell alone.
+        max_score: of the lab.
+    """
+
+    platform_id: str
+    ids: tuple[str, ...]
+    name: str
+    score: int | float | None
+    max_score: int | float
+
+    @property
+    def who(self) -> str:
+        """Return what a message calls the student."""
+        return self.name or next(filter(None, (self.platform_id, *self.ids)), "a nameless student")
 
 
 class _Columns(NamedTuple):

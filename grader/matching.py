@@ -4,31 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Grade:
-    """What one student gets.
-
-    Attributes:
-        platform_id: the id in the platform's own numbering, or "".
-        ids: what else may identify the student: number, login, address.
-        name: full name, or "".
-        score: None when there is none (a grader error), which leaves the cell alone.
-        max_score: of the lab.
-    """
-
-    platform_id: str
-    ids: tuple[str, ...]
-    name: str
-    score: int | float | None
-    max_score: int | float
-
-    @property
-    def who(self) -> str:
-        """Return what a message calls the student."""
-        return self.name or next(filter(None, (self.platform_id, *self.ids)), "a nameless student")
 
 
 def name_key(name: str) -> str:

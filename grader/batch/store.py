@@ -20,7 +20,6 @@ import shutil
 import tempfile
 from collections.abc import Container
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from grader.batch.keys import FORMAT
@@ -68,12 +67,9 @@ class Output:
                 self._sweep()
             self.note = folder / f".temporary-{shard or 'whole'}"
             self.temporary = self._fresh_temporary()
-        except OSError as error:
+        except (OSError, BatchError) as error:
             self.close()
-            raise self.unwritable(error) from None
-        except BatchError:
-            self.close()
-            raise
+            raise self.unwritable(error) if isinstance(error, OSError) else error from None
 
     def _take(self, name: str, *, shared: bool) -> None:
         file = open(self.folder / name, "a+", encoding="ascii")  # noqa: SIM115 (held open)
@@ -177,12 +173,7 @@ class Output:
         """Return itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
 

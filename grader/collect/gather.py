@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from grader import intake
@@ -39,8 +39,8 @@ def gather(source: Source, layout: Layout, settings: Settings) -> tuple[list[Col
         if key.casefold() in taken:
             key = f"{key}-{digest(raw)}"
         taken.add(key.casefold())
-        students = _students(groups[raw])
-        submissions.append(_Gathering(source, key, students, expected, report).of(groups[raw]))
+        one = Collected(key, _students(groups[raw]), None)
+        submissions.append(_Gathering(source, one, expected, report).of(groups[raw]))
     report.refused += [one_line(text) for text in source.refused]
     report.submissions = len(submissions)
     report.late = [one.who for one in submissions if one.late]
@@ -55,22 +55,15 @@ def _students(claims: list[Claim]) -> tuple[Student, ...]:
     return found
 
 
+@dataclass
 class _Gathering:
     """The making of one submission, with what is said of it there and in the report."""
 
-    def __init__(
-        self,
-        source: Source,
-        key: str,
-        students: tuple[Student, ...],
-        expected: Set[str],
-        report: Report,
-    ) -> None:
-        self.source = source
-        self.one = Collected(key, students, None)
-        self.expected = expected
-        self.report = report
-        self.notes: list[str] = []
+    source: Source
+    one: Collected
+    expected: Set[str]
+    report: Report
+    notes: list[str] = field(default_factory=list)
 
     def _say(self, kind: str, sentence: str) -> None:
         self.notes.append(sentence)
