@@ -289,3 +289,20 @@ def test_pattern_takes_any_layout(tmp_path: Path) -> None:
 def test_pattern_that_finds_nobody_is_refused(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(CollectError):
         collect(write(tmp_path / "c", tree("anna/")), LAB, pattern=pattern)
+
+
+def test_tenth_attempt_is_later_than_the_ninth(tmp_path: Path) -> None:
+    files = {f"anna/{number}/masks.py": b"N = %d\n" % number for number in (9, 10)}
+    pattern = r"(?P<student_id>\w+)/(?P<timestamp>\d+)/"
+    found = collect(write(tmp_path / "c", files), LAB, pattern=pattern)
+    assert staged(found) == {"anna": {"masks.py": b"N = 10\n"}}
+
+
+def test_canvas_zip_with_backslashes_beside_a_loose_file_keeps_its_files(tmp_path: Path) -> None:
+    inner = {name.replace("/", "\\"): content for name, content in tree().items()}
+    files = {
+        "doejane_501_9001_lab.zip": packed(inner),
+        "doejane_501_9002_residual.py": b"RESIDUAL = 1\n",
+    }
+    found = collect(write(tmp_path / "c", files), LAB)
+    assert staged(found) == {"501": FILES}

@@ -73,7 +73,7 @@ class _Gathering:
         """Return the submission that the claims make."""
         self.notes = list(dict.fromkeys(note for claim in claims for note in claim.notes))
         upload = next((claim.upload for claim in claims if claim.upload), "")
-        latest = max(claim.attempt for claim in claims)
+        latest = max((claim.attempt for claim in claims), key=_order)
         files = [claim for claim in claims if claim.attempt == latest and not claim.text]
         if len({claim.attempt for claim in claims}) > 1:
             self._say("duplicated", f"several attempts: the latest, {one_line(latest)}, is graded")
@@ -159,15 +159,14 @@ def newest(files: list[Claim], expected: Set[str]) -> tuple[list[Claim], list[li
     # A student's own part-1.zip and part-2.zip stay two: nothing is called part.zip.
     names = expected | {claim.target for claim in files}
     groups: dict[str, list[Claim]] = {}
-    for claim in sorted(files, key=_age, reverse=True):
+    for claim in sorted(files, key=lambda claim: _order(claim.number), reverse=True):
         groups.setdefault(original(claim.target, names), []).append(claim)
     return [same[0] for same in groups.values()], [g for g in groups.values() if len(g) > 1]
 
 
-def _age(claim: Claim) -> tuple[int, str]:
-    """Return what orders numbers of any length without making integers of them."""
-    digits = claim.number.lstrip("0")
-    return len(digits), digits
+def _order(text: str) -> str:
+    """Return what orders texts by the numbers in them: 9 comes before 10."""
+    return re.sub(r"\d+", lambda number: number[0].zfill(255), text)
 
 
 def twice(same: list[Claim]) -> str:

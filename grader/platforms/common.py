@@ -115,7 +115,7 @@ class Result:
         """Say in a line or two how it stands."""
         if self.score is None:
             return OUR_FAULT
-        text = f"{points(self.score)} of {points(self.max_score)} points."
+        text = f"{number(self.score)} of {number(self.max_score)} points."
         if not self.complete:
             return f"{text} {UNFINISHED}"
         if self.passed:
@@ -180,11 +180,6 @@ def exact(value: Any, what: str) -> Fraction:
     if not math.isfinite(value) or value < 0:
         raise ExportError(f"{what} must be finite and at least 0, got {value!r}")
     return Fraction(str(value))
-
-
-def points(value: Fraction) -> int | float:
-    """Return a score as a number for JSON."""
-    return number(value)
 
 
 def _row(entry: Mapping[str, Any], kind: str, label: str) -> Row:

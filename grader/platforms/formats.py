@@ -25,8 +25,8 @@ from typing import Any
 
 from grader.csvtext import cell, csv_text
 from grader.locate import PACKAGE
-from grader.platforms.common import WORDS, Result, Row, points, to_json
-from grader.result import Status
+from grader.platforms.common import WORDS, Result, Row, to_json
+from grader.result import Status, number
 
 # Actions shows ten errors, ten warnings and ten notices of a step; the rest would be lost unseen.
 MOST_ANNOTATIONS = 10
@@ -49,7 +49,7 @@ def gradescope(result: Result) -> str:
             "tags": [str(row.status)],
             "visibility": "visible",
         }
-        scores = {"score": points(row.score), "max_score": points(row.max_score)}
+        scores = {"score": number(row.score), "max_score": number(row.max_score)}
         return found | scores if scored else found
 
     scored = result.score is not None
@@ -69,7 +69,7 @@ def gradescope(result: Result) -> str:
         "tests": [test(row, scored) for row in result.rows]
         + [test(row, False) for row in result.stretch],
     }
-    return to_json(out if result.score is None else out | {"score": points(result.score)})
+    return to_json(out if result.score is None else out | {"score": number(result.score)})
 
 
 def github(result: Result) -> str:
@@ -110,15 +110,15 @@ def classroom(result: Result) -> str:
             "filename": f"{PACKAGE}/{row.file}" if row.file else "",
             "line_no": 0,
             "duration": round(row.seconds * 1000),
-            "score": points(row.score),
-            "max_score": points(row.max_score),
+            "score": number(row.score),
+            "max_score": number(row.max_score),
         }
 
     value = {
         "version": 3,
         "status": "pass" if result.passed else "error" if result.score is None else "fail",
         "message": result.headline,
-        "max_score": points(result.max_score),
+        "max_score": number(result.max_score),
         "tests": [test(row) for row in result.rows],
     }
     return base64.b64encode(_line(value).encode()).decode() + "\n"
@@ -140,8 +140,8 @@ def prairielearn(result: Result) -> str:
         {
             "name": row.title,
             "description": WORDS[row.status],
-            "points": points(row.score),
-            "max_points": points(row.max_score),
+            "points": number(row.score),
+            "max_points": number(row.max_score),
             "output": row.text,
         }
         for row in result.rows
@@ -167,7 +167,7 @@ def autolab(result: Result) -> str:
             for row in result.rows
             if row.kind == kind
         }
-    scores = {row.name: points(row.score) for row in result.rows}
+    scores = {row.name: number(row.score) for row in result.rows}
     last = {"scores": scores if result.score is not None else {}}
     return "\n".join([*lines, "", _line(stages), _line(last)]) + "\n"
 
@@ -177,9 +177,9 @@ def nbgrader(result: Result) -> str:
 
     It is properly quoted: a comma in a name shifts nothing. A score that there is none of is empty.
     """
-    score = None if result.score is None else points(result.score)
+    score = None if result.score is None else number(result.score)
     who = [cell(result.name), "", "", ""]
-    row = [ASSIGNMENT, "", "", *who, score, 0, score, points(result.max_score)]
+    row = [ASSIGNMENT, "", "", *who, score, 0, score, number(result.max_score)]
     return csv_text([NBGRADER, row])
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from grader.platforms.common import OUR_FAULT, UNFINISHED, Case, Result, Row, points
-from grader.result import Status
+from grader.platforms.common import OUR_FAULT, UNFINISHED, Case, Result, Row
+from grader.result import Status, number
 
 _TAGS = {
     Status.FAILED: "failure",
@@ -51,7 +51,7 @@ def _add_row(suite: ET.Element, row: Row) -> None:
         element = _add_case(suite, f"{suite.get('name')}.{row.name}", case)
         if case is cases[0]:
             out = ET.SubElement(element, "system-out")
-            out.text = f"{row.title}: {points(row.score)} of {points(row.max_score)} points"
+            out.text = f"{row.title}: {number(row.score)} of {number(row.max_score)} points"
 
 
 def _add_case(suite: ET.Element, group: str, case: Case) -> ET.Element:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import html
 import re
 
-from grader.platforms.common import WORDS, Result, Row, points
+from grader.platforms.common import WORDS, Result, Row
+from grader.result import number
 
 # Anywhere; a bare address; a list, quotation or heading at the start of a line.
 _MARKUP = re.compile(r"[\\`*_\[\]|~@!]|(?<=www)\.|:(?=//)|^(?:[-+#=>]|\d+(?=[.)]))")
@@ -45,7 +46,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _table_row(row: Row) -> str:
-    earned = f"{points(row.score)} of {points(row.max_score)}"
+    earned = f"{number(row.score)} of {number(row.max_score)}"
     apart = " (apart)" if row.kind == "stretch" else ""
     label = f"{row.kind} {row.label}"
     return f"| {escaped(label)} | {escaped(row.name)} | {WORDS[row.status]} | {earned}{apart} |"
