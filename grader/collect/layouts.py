@@ -6,6 +6,7 @@ feedback/file/importziplib.php, which takes folders with and without the last un
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -203,11 +204,8 @@ def clones(tops: Mapping[str, bool], source: Source) -> Layout | None:
 
 def _prefix(names: list[str]) -> str:
     """Return what all names start with, up to a hyphen."""
-    if len(names) < 2:
-        return ""
-    first, last = min(names), max(names)
-    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)
-    return first[: first[:same].rfind("-") + 1]
+    same = os.path.commonprefix(names) if len(names) > 1 else ""
+    return same[: same.rfind("-") + 1]
 
 
 def folders_and_archives(tops: Mapping[str, bool]) -> Layout | None:
