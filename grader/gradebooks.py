@@ -1,4 +1,4 @@
-"""Fills the gradebook that Canvas or Moodle exported, in place, and packs feedback for upload.
+"""Fills the gradebook that Canvas or Moodle exported, in place.
 
 Only the cells of this assignment's grade change: delimiter, byte-order mark, quoting, line ends,
 decimal comma and every other cell stay as they were. A row is matched by the platform's own id;
@@ -9,13 +9,10 @@ unique is no match.
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from grader.csvtext import Cell, Table, read_table
 from grader.matching import match, name_key
@@ -155,37 +152,6 @@ def fill_moodle(data: bytes, grades: Sequence[Grade], grade_column: str | None =
     if closed:
         filled.notes.append(f"{len(closed)} rows whose grade cannot be changed were left alone")
     return filled
-
-
-def feedback_zip(items: Iterable[tuple[str, str, Path]], out: BinaryIO) -> None:
-    """Pack feedback for upload, the same bytes for the same items.
-
-    Args:
-        items: for each file the submission's `upload` prefix (see grader.collect), a file name
-            and where its content lies. Canvas takes names with its ids in them, Moodle folders as
-            it sent them; both prefixes come out of their own download.
-        out: where the zip is written.
-    """
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for prefix, name, path in sorted(items):
-            member = zipfile.ZipInfo(prefix + name, (1980, 1, 1, 0, 0, 0))
-            member.external_attr = 0o100644 << 16
-            member.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(member, path.read_bytes())
-
-
-def is_feedback_zip(items: Iterable[tuple[str, str, Path]], made: Path) -> bool:
-    """Tell whether `made` is what `feedback_zip` makes of the items, which takes longer."""
-    try:
-        with zipfile.ZipFile(made) as archive:
-            held = {m.filename: (m.file_size, m.CRC) for m in archive.infolist()}
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return False
-    for prefix, name, path in items:
-        content = path.read_bytes()
-        if held.pop(prefix + name, None) != (len(content), zlib.crc32(content)):
-            return False
-    return not held
 
 
 def _canvas_column(heads: list[str], assignment: str | None) -> int:
