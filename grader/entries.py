@@ -11,10 +11,11 @@ import stat
 from pathlib import Path
 
 from grader.archives import list_archive
-from grader.entry import KNOWN, Entry, IntakeError, kind_of, stamp_of, too_many
+from grader.entry import KNOWN, Entry, IntakeError, kind_of, too_many
 from grader.settings import Staging
 
-__all__ = ["KNOWN", "TOOL_FOLDERS", "Entry", "IntakeError", "list_entries", "only_archive"]
+__all__ = ["KNOWN", "TOOL_FOLDERS", "Entry", "IntakeError", "list_entries", "only_archive",
+           "read_file"]  # fmt: skip
 
 _MAX_DEPTH = 8
 # Folders of tools, never of a submission; with these in it a folder could take minutes to list.
@@ -34,7 +35,7 @@ def list_entries(path: Path, limits: Staging) -> list[Entry]:
         elif path.exists():
             if not path.is_file():
                 raise IntakeError(f"{path} is neither a file nor a folder: expected {KNOWN}")
-            entries = list_archive(path, functools.partial(_read_file, path), limits)
+            entries = list_archive(path, functools.partial(read_file, path), limits)
         else:
             raise IntakeError(f"{path} does not exist: expected {KNOWN}")
     except OSError as error:
@@ -75,9 +76,9 @@ def _folder(root: Path, limits: Staging) -> list[Entry]:
                     if _worth_entering(each.name, depth):
                         folders.append((each.path, f"{above}{each.name}/", depth + 1))
                     continue
-                read = functools.partial(_read_file, each.path)
+                read = functools.partial(read_file, each.path)
                 kind = kind_of(status.st_mode)
-                entries.append(Entry(above + each.name, kind, read, stamp_of(status)))
+                entries.append(Entry(above + each.name, kind, read))
                 if len(entries) > limits.max_archive_entries:
                     raise too_many(root, limits)
     return entries
@@ -87,7 +88,12 @@ def _worth_entering(name: str, depth: int) -> bool:
     return not name.startswith(".") and name not in TOOL_FOLDERS and depth < _MAX_DEPTH
 
 
-def _read_file(path: Path | str, size: int) -> bytes:
+def read_file(path: Path | str, size: int) -> bytes:
+    """Return at most so many bytes of a file.
+
+    Raises:
+        IntakeError: it cannot be read.
+    """
     # Neither a link nor a pipe that took the file's place since may be followed or waited for.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     flags |= getattr(os, "O_BINARY", 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,20 +18,11 @@ class IntakeError(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """One file, link or special file; `read(n)` returns at most n bytes of a file.
-
-    `stamp` is another one after every change of a file on disk; () in an archive.
-    """
+    """One file, link or special file; `read(n)` returns at most n bytes of a file."""
 
     path: str
     kind: Literal["file", "link", "special"]
     read: Callable[[int], bytes]
-    stamp: tuple[int, ...] = ()
-
-
-def stamp_of(status: os.stat_result) -> tuple[int, ...]:
-    """Return what tells a file from what lay there before: no program can set the ctime back."""
-    return status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
 
 
 def too_many(where: object, limits: Staging) -> IntakeError:

@@ -1,4 +1,4 @@
-"""Fills the gradebook that Canvas or Moodle exported, in place, and packs feedback for upload.
+"""Fills the gradebook that Canvas or Moodle exported, in place.
 
 Only the cells of this assignment's grade change: delimiter, byte-order mark, quoting, line ends,
 decimal comma and every other cell stay as they were. A row is matched by the platform's own id;
@@ -9,16 +9,13 @@ unique is no match.
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
-from typing import BinaryIO
+from typing import NamedTuple
 
 from grader.csvtext import Cell, Table, read_table
-from grader.matching import Grade, Reader, match, name_key
+from grader.matching import match, name_key
 from grader.platforms.common import exact
 from grader.result import number
 
@@ -27,59 +24,42 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)?")
 _IDENTIFIER = re.compile(r"\D+?(\d+)")
 _MAXIMUM = "Maximum Grade"
 
-__all__ = [
-    "Filled",
-    "Grade",
-    "GradebookError",
-    "feedback_zip",
-    "fill",
-    "fill_canvas",
-    "fill_moodle",
-    "is_feedback_zip",
-]
-
 
 class GradebookError(ValueError):
     """A gradebook that cannot be filled; the message says what was expected and found."""
 
 
 @dataclass(frozen=True)
-class _Columns:
-    """Where a gradebook keeps its own id, other ids and addresses, and the name."""
+class Grade:
+    """What one student gets.
+
+    Attributes:
+        platform_id: the id in the platform's own numbering, or "".
+        ids: what else may identify the student: number, login, address.
+        name: full name, or "".
+        score: None when there is none (a grader error), which leaves the cell alone.
+        max_score: of the lab.
+    """
+
+    platform_id: str
+    ids: tuple[str, ...]
+    name: str
+    score: int | float | None
+    max_score: int | float
+
+    @property
+    def who(self) -> str:
+        """Return what a message calls the student."""
+        return self.name or next(filter(None, (self.platform_id, *self.ids)), "a nameless student")
+
+
+class _Columns(NamedTuple):
+    """Where a gradebook keeps its own id, other ids and addresses, the name, and the grade."""
 
     own: int
     others: list[int]
     name: list[int]
-
-    def steps(self, table: Table, grades: Sequence[Grade]) -> list[tuple[Reader, Reader]]:
-        """Return how grades and rows are matched.
-
-        Who has a platform id is matched by it or not at all: a namesake is somebody else.
-        """
-
-        def unnumbered(i: int, keys: Iterable[str]) -> list[str]:
-            return [] if grades[i].platform_id else list(keys)
-
-        def other(k: int) -> tuple[Reader, Reader]:
-            return (
-                lambda i: unnumbered(i, map(str.casefold, grades[i].ids)),
-                lambda row: [_value(table, row, k).casefold()],
-            )
-
-        def own_of(row: int) -> list[str]:
-            text = _value(table, row, self.own)
-            found = _IDENTIFIER.fullmatch(text)
-            return [found[1] if found else text]
-
-        def name_of(row: int) -> list[str]:
-            return [name_key(" ".join(_value(table, row, k) for k in self.name))]
-
-        own: tuple[Reader, Reader] = (lambda i: [grades[i].platform_id], own_of)
-        name: tuple[Reader, Reader] = (
-            lambda i: unnumbered(i, [name_key(grades[i].name)]),
-            name_of,
-        )
-        return [own, *map(other, self.others), name]
+    grade: int
 
 
 @dataclass
@@ -98,10 +78,11 @@ def fill(data: bytes, grades: Sequence[Grade], column: str | None = None) -> Fil
     Args:
         data: the exported CSV.
         grades: one for each student.
-        column: the assignment (Canvas) or the heading of the grade (Moodle), where it is unclear.
+        column: the assignment (Canvas) or the heading of the grade (Moodle); it may be left out
+            where only one fits.
 
     Raises:
-        GradebookError: it is of neither platform, or cannot be filled.
+        GradebookError: it is of neither platform, the column is unclear, or its points differ.
         CsvError: it is no CSV.
     """
     if {"Student", "LastName"} & set(read_table(data, "the gradebook").values(0)):
@@ -113,17 +94,7 @@ def fill(data: bytes, grades: Sequence[Grade], column: str | None = None) -> Fil
 
 
 def fill_canvas(data: bytes, grades: Sequence[Grade], assignment: str | None = None) -> Filled:
-    """Fill a Canvas gradebook export.
-
-    Args:
-        data: the exported CSV.
-        grades: one for each student.
-        assignment: heading, title or id of the column; it may be left out where only one fits.
-
-    Raises:
-        GradebookError: it is no Canvas gradebook, the column is unclear, or its points differ.
-        CsvError: it is no CSV at all.
-    """
+    """Fill a Canvas gradebook; the assignment is a heading, a title or an id. See `fill`."""
     table = read_table(data, "the Canvas gradebook")
     heads = table.values(0)
     named = heads[:1] == ["Student"] or heads[:2] == ["LastName", "FirstName"]
@@ -145,22 +116,13 @@ def fill_canvas(data: bytes, grades: Sequence[Grade], assignment: str | None = N
         own=heads.index("ID"),
         others=[heads.index(h) for h in ("SIS User ID", "SIS Login ID") if h in heads],
         name=[0, 1] if heads[0] == "LastName" else [0],
+        grade=column,
     )
-    return _fill(table, [i for i in rows if i not in extra], columns, column, grades)
+    return _fill(table, [i for i in rows if i not in extra], columns, grades)
 
 
 def fill_moodle(data: bytes, grades: Sequence[Grade], grade_column: str | None = None) -> Filled:
-    """Fill a Moodle grading worksheet.
-
-    Args:
-        data: the downloaded CSV, its headings in any language.
-        grades: one for each student.
-        grade_column: the heading of the grade; it may be left out where it can be found.
-
-    Raises:
-        GradebookError: it is no worksheet, the column is unclear, or its maximum grade differs.
-        CsvError: it is no CSV at all.
-    """
+    """Fill a Moodle grading worksheet, its headings in any language. See `fill`."""
     table = read_table(data, "the Moodle grading worksheet")
     heads = table.values(0)
     students = list(range(1, len(table.rows)))
@@ -184,43 +146,12 @@ def fill_moodle(data: bytes, grades: Sequence[Grade], grade_column: str | None =
         own=heads.index(identifier),
         others=[heads.index(h) for h in ("ID number", *address[:1]) if h in heads],
         name=[heads.index("Full name") if "Full name" in heads else min(1, len(heads) - 1)],
+        grade=column,
     )
-    open_rows = [i for i in students if i not in closed]
-    filled = _fill(table, open_rows, columns, column, grades)
+    filled = _fill(table, [i for i in students if i not in closed], columns, grades)
     if closed:
         filled.notes.append(f"{len(closed)} rows whose grade cannot be changed were left alone")
     return filled
-
-
-def feedback_zip(items: Iterable[tuple[str, str, Path]], out: BinaryIO) -> None:
-    """Pack feedback for upload, the same bytes for the same items.
-
-    Args:
-        items: for each file the submission's `upload` prefix (see grader.collect), a file name
-            and where its content lies. Canvas takes names with its ids in them, Moodle folders as
-            it sent them; both prefixes come out of their own download.
-        out: where the zip is written.
-    """
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for prefix, name, path in sorted(items):
-            member = zipfile.ZipInfo(prefix + name, (1980, 1, 1, 0, 0, 0))
-            member.external_attr = 0o100644 << 16
-            member.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(member, path.read_bytes())
-
-
-def is_feedback_zip(items: Iterable[tuple[str, str, Path]], made: Path) -> bool:
-    """Tell whether `made` is what `feedback_zip` makes of the items, which takes longer."""
-    try:
-        with zipfile.ZipFile(made) as archive:
-            held = {m.filename: (m.file_size, m.CRC) for m in archive.infolist()}
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return False
-    for prefix, name, path in items:
-        content = path.read_bytes()
-        if held.pop(prefix + name, None) != (len(content), zlib.crc32(content)):
-            return False
-    return not held
 
 
 def _canvas_column(heads: list[str], assignment: str | None) -> int:
@@ -279,10 +210,28 @@ def _check_points(text: str, grades: Sequence[Grade], head: str) -> None:
             )
 
 
-def _fill(
-    table: Table, rows: list[int], columns: _Columns, column: int, grades: Sequence[Grade]
-) -> Filled:
-    matched = match(len(grades), rows, columns.steps(table, grades))
+def _fill(table: Table, rows: list[int], columns: _Columns, grades: Sequence[Grade]) -> Filled:
+    """Fill the grades into their rows.
+
+    Who has a platform id is matched by it or not at all: a namesake is somebody else.
+    """
+
+    def of_grade(grade: Grade) -> list[list[str]]:
+        if grade.platform_id:
+            return [[grade.platform_id], *([] for _ in columns.others), []]
+        ids = [text.casefold() for text in grade.ids]
+        return [[], *(ids for _ in columns.others), [name_key(grade.name)]]
+
+    def of_row(row: int) -> list[list[str]]:
+        own = _value(table, row, columns.own)
+        found = _IDENTIFIER.fullmatch(own)
+        others = ([_value(table, row, k).casefold()] for k in columns.others)
+        name = " ".join(_value(table, row, k) for k in columns.name)
+        return [[found[1] if found else own], *others, [name_key(name)]]
+
+    column = columns.grade
+    pairs = match([of_grade(grade) for grade in grades], [of_row(row) for row in rows])
+    matched = {index: rows[place] for index, place in pairs.items()}
     out = Filled()
     comma = _decimal_comma(table)
     values: dict[Cell, str] = {}

@@ -20,6 +20,7 @@ __all__ = [
     "IntakeError",
     "Staged",
     "examine",
+    "examine_entries",
     "lay_out",
     "overlay_given",
     "stage",
@@ -89,10 +90,14 @@ def examine(path: Path, settings: Settings) -> Staged:
     Raises:
         IntakeError: nothing was found that can be graded.
     """
+    return examine_entries(path, list_entries(path, settings.staging), settings)
+
+
+def examine_entries(path: Path, entries: list[Entry], settings: Settings) -> Staged:
+    """Read the package among the entries of what is called `path`; see `examine`."""
     tasks = tuple(dict.fromkeys(stub.file for stub in settings.points.stubs))
     optional = dict.fromkeys(stub.file for stub in settings.points.stretch)
     stretch = tuple(name for name in optional if name not in tasks)
-    entries = list_entries(path, settings.staging)
     if not entries:
         raise IntakeError(f"{path} is empty: expected {wanted(tasks)}")
     notes: list[str] = []

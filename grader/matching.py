@@ -3,35 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-
-# How one kind of key is read from a student and from a row.
-Reader = Callable[[int], Iterable[str]]
-
-
-@dataclass(frozen=True)
-class Grade:
-    """What one student gets.
-
-    Attributes:
-        platform_id: the id in the platform's own numbering, or "".
-        ids: what else may identify the student: number, login, address.
-        name: full name, or "".
-        score: None when there is none (a grader error), which leaves the cell alone.
-        max_score: of the lab.
-    """
-
-    platform_id: str
-    ids: tuple[str, ...]
-    name: str
-    score: int | float | None
-    max_score: int | float
-
-    @property
-    def who(self) -> str:
-        """Return what a message calls the student."""
-        return self.name or next(filter(None, (self.platform_id, *self.ids)), "a nameless student")
+from collections.abc import Container, Iterable, Sequence
 
 
 def name_key(name: str) -> str:
@@ -41,36 +13,36 @@ def name_key(name: str) -> str:
     return " ".join(sorted(text.replace(",", " ").split()))
 
 
-def match(
-    count: int, rows: Sequence[int], steps: Sequence[tuple[Reader, Reader]]
-) -> dict[int, int]:
-    """Pair `count` students with rows; both sides must be alone with the key that pairs them.
+Keys = Sequence[Iterable[str]]
+
+
+def match(ours: Sequence[Keys], theirs: Sequence[Keys]) -> dict[int, int]:
+    """Pair two lists of people; both must be alone with the key that pairs them.
 
     Args:
-        count: the students are 0, 1, ..., count - 1.
-        rows: the numbers of the rows.
-        steps: for each kind of key, the surest first, what reads it from a student and a row.
+        ours: for each person what keys there are of each kind, the surest kind first.
+        theirs: likewise; a key pairs with one of the same kind.
 
     Returns:
-        The row of each student that has one.
+        The number in `theirs` of each of `ours` that has one.
     """
     pairs: dict[int, int] = {}
-    taken: set[int] = set()
-    for of_student, of_row in steps:
-        ours = _by_key((i for i in range(count) if i not in pairs), of_student)
-        theirs = _by_key((row for row in rows if row not in taken), of_row)
-        for key in sorted(ours.keys() & theirs.keys()):
-            if len(ours[key]) == len(theirs[key]) == 1:
-                (student,), (row,) = ours[key], theirs[key]
-                if student not in pairs and row not in taken:
-                    pairs[student] = row
-                    taken.add(row)
+    for kind in range(len(ours[0]) if ours else 0):
+        left = _by_key(ours, kind, pairs.keys())
+        right = _by_key(theirs, kind, set(pairs.values()))
+        taken: set[int] = set()
+        for key in sorted(left.keys() & right.keys()):
+            if len(left[key]) == len(right[key]) == 1:
+                (one,), (other,) = left[key], right[key]
+                if one not in pairs and other not in taken:
+                    pairs[one] = other
+                    taken.add(other)
     return pairs
 
 
-def _by_key(numbers: Iterable[int], keys_of: Reader) -> dict[str, set[int]]:
+def _by_key(people: Sequence[Keys], kind: int, without: Container[int]) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
-    for number in numbers:
-        for key in filter(None, keys_of(number)):
+    for number, keys in enumerate(people):
+        for key in filter(None, keys[kind] if number not in without else ()):
             found.setdefault(key, set()).add(number)
     return found

@@ -96,11 +96,12 @@ class Child:
             process.stdin.write(task + b"\n")
             process.stdin.flush()
             answer = process.stdout.readline()
+        whole = answer.endswith(b"\n")  # else it was killed while it wrote
+        code = None if whole else process.wait()
         clock.cancel()
         self.busy = False
-        if answer.endswith(b"\n"):  # else it was killed while it wrote
+        if whole:
             return answer
-        code = process.wait()
         if self.ended:
             raise NoAnswer("the grading was stopped")
         if self.late:
@@ -115,7 +116,7 @@ class Child:
             old = self.process
             if old is None or old.poll() is not None or self.count >= _TASKS_EACH:
                 if old is not None:
-                    _communicated(old)
+                    _bury(old)
                 self.process = self._start()
                 self.count = 0
             self.count += 1
@@ -150,22 +151,21 @@ class Child:
 
     def join(self) -> None:
         """Wait until the process that was told to end has ended, with all that is below it."""
-        if self.process is None:
-            return
-        try:
-            self.process.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            kill_tree(self.process.pid)
-            self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()  # type: ignore[union-attr]
+        if self.process is not None:
+            _bury(self.process)
 
 
-def _communicated(process: subprocess.Popen[bytes]) -> None:
-    """Let a process end that will be asked nothing more."""
+def _bury(process: subprocess.Popen[bytes]) -> None:
+    """Let a process end that will be asked nothing more; if it does not, end it."""
+    assert process.stdin and process.stdout
     with contextlib.suppress(BrokenPipeError):
-        process.communicate()
+        process.stdin.close()
+    try:
+        process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        kill_tree(process.pid)
+        process.wait()
+    process.stdout.close()
 
 
 class Pool:
@@ -269,3 +269,8 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK_S)
     os._exit(1)
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

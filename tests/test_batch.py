@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from batch_cases import Stub, book, contents, run, small_class, student
-from class_cases import LAB, as_zip, tree, write
+from class_cases import LAB, as_zip, packed, tree, write
 
 from grader.batch import command, keys
 from grader.batch.store import BatchError, Output
@@ -38,6 +40,8 @@ def test_class_gets_a_row_a_folder_and_a_status_each(tmp_path):
     assert rows["ben"]["diagnosis"] == "mask_off_by_one"
     assert rows["carl"]["to_do"].startswith("regrade")
     assert "torn.zip is a text file: expected" in rows["torn"]["cause"]
+    said = (tmp_path / "out/collection.txt").read_text()
+    assert f"unreadable (2):\n  empty: {rows['empty']['cause']}" in said
     folders = tmp_path / "out" / "students"
     found = json.loads((folders / "ben" / "results.json").read_bytes())
     assert found["submission"]["name"] == "ben" and f"{source}/ben" in found["replay"]
@@ -61,6 +65,36 @@ def test_second_run_grades_nothing_and_changes_nothing(tmp_path):
     assert (code, engine.asked) == (0, [])
     assert results(out) == before
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+
+
+def canvas(base: Path) -> Path:
+    names = enumerate(("anna", "ben"), 1)
+    return write(base / "class", {f"{n}_{i}_{i}7_masks.py": n.encode() for i, n in names})
+
+
+FORMS: dict[str, Callable[[Path], Path]] = {
+    "zip": lambda base: as_zip(base / "class.zip", student("anna", "x") | student("ben", "y")),
+    "archives": lambda base: write(base / "class", {"anna.zip": packed(tree()), "b.txt": b"x"}),
+    "canvas": canvas,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_second_run_changes_nothing_in_whatever_form_the_class_came(tmp_path, form):
+    source, out = FORMS[form](tmp_path), tmp_path / "out"
+    assert run(source, out)[1].asked
+    before = results(out)
+    assert run(source, out)[1].asked == []
+    assert results(out) == before
+
+
+def test_result_that_left_the_store_is_graded_again(tmp_path):
+    source, out = small_class(tmp_path / "class", anna="x", ben="y"), tmp_path / "out"
+    run(source, out)
+    before = results(out)
+    shutil.rmtree(out / "store")
+    assert sorted(run(source, out)[1].asked) == ["x", "y"]
+    assert results(out) == before
 
 
 def test_only_what_changed_is_graded_again(tmp_path):

@@ -21,7 +21,7 @@ from platform_cases import GRADESCOPE, PRAIRIELEARN, mixed
 from grader import __main__ as command_line
 from grader import bundles, platforms, settings
 from grader.patching import ROOT
-from grader.platforms import autograder, jobs
+from grader.platforms import jobs
 
 STARTER = ROOT / "starter" / "transformer"
 
@@ -117,17 +117,17 @@ def test_what_cannot_be_graded_earns_nothing_and_says_what_was_expected(bundle, 
 
 
 def test_image_without_isolation_gives_no_score(tmp_path, monkeypatch):
-    portable = autograder.sandbox.choose("portable")
-    monkeypatch.setattr(autograder.sandbox, "choose", lambda requested: portable)
+    portable = jobs.sandbox.choose("portable")
+    monkeypatch.setattr(jobs.sandbox, "choose", lambda requested: portable)
     (tmp_path / "submission").mkdir()
-    assert autograder.main(tmp_path) == 0
+    assert jobs.main("gradescope", tmp_path) == 0
     found = result(tmp_path)
     assert "score" not in found and "Nothing in this image hides the grader" in found["output"]
 
 
 def test_failure_of_the_grader_gives_no_score(tmp_path, monkeypatch):
-    monkeypatch.setattr(autograder, "graded", lambda *_: 1 / 0)
-    assert autograder.main(tmp_path) == 3
+    monkeypatch.setattr(jobs, "graded", lambda *_: 1 / 0)
+    assert jobs.main("gradescope", tmp_path) == 3
     found = result(tmp_path)
     assert "score" not in found and "not your submission" in found["output"]
 
@@ -261,7 +261,7 @@ def test_autolab_gives_zero_for_what_cannot_be_graded(bundle, tmp_path):
 def test_failure_of_the_grader_leaves_autolab_and_prairielearn_ungraded(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(autograder, "graded", lambda *_: 1 / 0)
+    monkeypatch.setattr(jobs, "graded", lambda *_: 1 / 0)
     assert jobs.main("autolab", tmp_path) == 3
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"scores": {}}
     assert jobs.main("prairielearn", tmp_path) == 3

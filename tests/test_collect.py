@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 
 import pytest
 from class_cases import FILES, LAB, as_zip, packed, tree, write
 
-from grader import intake
-from grader.collect import CollectError, Collection, Student, collect, place
+from grader.collect import CollectError, Collection, Student, collect, examine
 from grader.entries import IntakeError
 
 
-def staged(collection: Collection, scratch: Path) -> dict[str, dict[str, bytes]]:
-    """Place and stage every submission: the files by key; "" for one that cannot be."""
+def staged(collection: Collection) -> dict[str, dict[str, bytes]]:
+    """Read every submission: its files by key."""
     found = {}
     for one in collection.submissions:
-        placed = place(one, scratch / one.key / "placed", LAB)
-        files = intake.stage(placed.path, scratch / one.key / "staged", LAB).files
+        files = examine(one, LAB, []).files
         found[one.key] = {Path(name).name: content for name, content in files.items()}
     return found
 
@@ -40,10 +37,10 @@ def both(files: dict[str, bytes], folder: Path) -> list[Path]:
 
 
 def test_folders_are_one_submission_each(tmp_path: Path) -> None:
-    for i, source in enumerate(both(tree("anna/") | tree("bob/work/"), tmp_path)):
+    for source in both(tree("anna/") | tree("bob/work/"), tmp_path):
         found = collect(source, LAB)
         assert (found.report.layout, keys(found)) == ("folders", ["anna", "bob"])
-        assert staged(found, tmp_path / f"s{i}") == {"anna": FILES, "bob": FILES}
+        assert staged(found) == {"anna": FILES, "bob": FILES}
 
 
 def test_archives_are_one_submission_each(tmp_path: Path) -> None:
@@ -56,18 +53,18 @@ def test_archives_are_one_submission_each(tmp_path: Path) -> None:
         ],
     }  # fmt: skip
     files = {"anna.zip": packed(tree("lab/")), "carl.ipynb": json.dumps(notebook).encode()}
-    for i, source in enumerate(both(files, tmp_path)):
+    for source in both(files, tmp_path):
         found = collect(source, LAB)
         assert (found.report.layout, keys(found)) == ("archives", ["anna", "carl"])
-        assert staged(found, tmp_path / f"s{i}") == {"anna": FILES, "carl": FILES}
+        assert staged(found) == {"anna": FILES, "carl": FILES}
 
 
 def test_archive_in_a_folder_is_opened_and_reported(tmp_path: Path) -> None:
     files = {"anna/lab.zip": packed(tree()), "anna/readme.txt": b"hi"} | tree("bob/")
-    for i, source in enumerate(both(files, tmp_path)):
+    for source in both(files, tmp_path):
         found = collect(source, LAB)
         assert [line.split(":")[0] for line in found.report.nested] == ["anna"]
-        assert staged(found, tmp_path / f"s{i}") == {"anna": FILES, "bob": FILES}
+        assert staged(found) == {"anna": FILES, "bob": FILES}
 
 
 CANVAS = {
@@ -81,7 +78,7 @@ CANVAS = {
 
 
 def test_canvas_download_is_grouped_by_user_id(tmp_path: Path) -> None:
-    for i, source in enumerate(both(CANVAS, tmp_path)):
+    for source in both(CANVAS, tmp_path):
         found = collect(source, LAB)
         assert found.report.layout == "Canvas"
         assert keys(found) == ["501", "502", "503", "anon_Xy7", "anon_Zq2"]
@@ -94,7 +91,7 @@ def test_canvas_download_is_grouped_by_user_id(tmp_path: Path) -> None:
             "anon_Zq2": True,
         }
         readable = [one for one in found.submissions if one.key != "503"]
-        assert staged(Collection(readable, found.report), tmp_path / f"s{i}") == dict.fromkeys(
+        assert staged(Collection(readable, found.report)) == dict.fromkeys(
             ("501", "502", "anon_Xy7", "anon_Zq2"), FILES
         )
 
@@ -120,13 +117,13 @@ def test_canvas_archive_that_came_again_is_taken_from_the_newer(
     tmp_path: Path, older: str, newer: str
 ) -> None:
     files = {older: packed(tree("old/")), newer: packed(AGAIN)}
-    for i, source in enumerate(both(files, tmp_path)):
+    for source in both(files, tmp_path):
         found = collect(source, LAB)
         said = f"came more than once: {newer} is graded, not {older}"
         assert found.submissions[0].notes == (said,)
         assert found.report.duplicated == [f"{found.submissions[0].who}: {said}"]
         assert newer.startswith(found.submissions[0].upload) and found.submissions[0].upload
-        (came,) = staged(found, tmp_path / f"s{i}").values()
+        (came,) = staged(found).values()
         assert came["masks.py"] == b"again = 1\n"
 
 
@@ -136,7 +133,7 @@ def test_canvas_loose_file_that_came_again_is_taken_from_the_newer(tmp_path: Pat
     found = collect(write(tmp_path / "c", files), LAB)
     said = "ana: came more than once: ana_7_105_masks-2.py is graded, not ana_7_21_masks.py"
     assert (found.report.duplicated, found.report.refused) == ([said], [])
-    assert staged(found, tmp_path / "s")["7"]["masks.py"] == b"again = 1\n"
+    assert staged(found)["7"]["masks.py"] == b"again = 1\n"
 
 
 def test_canvas_archives_of_other_names_are_all_opened_the_newest_first(tmp_path: Path) -> None:
@@ -147,7 +144,7 @@ def test_canvas_archives_of_other_names_are_all_opened_the_newest_first(tmp_path
         "ana: several archives: a file that more than one holds is taken from part-2.zip, then "
         "part-1.zip"
     ]
-    assert staged(found, tmp_path / "s")["7"] == FILES | {"masks.py": b"again = 1\n"}
+    assert staged(found)["7"] == FILES | {"masks.py": b"again = 1\n"}
 
 
 def test_several_notebooks_are_nothing_twice(tmp_path: Path) -> None:
@@ -158,9 +155,8 @@ def test_several_notebooks_are_nothing_twice(tmp_path: Path) -> None:
 def test_canvas_page_of_text_is_a_submission_that_cannot_be_graded(tmp_path: Path) -> None:
     found = collect(as_zip(tmp_path / "c.zip", CANVAS), LAB)
     one = next(one for one in found.submissions if one.key == "503")
-    assert found.report.unreadable == ["leeann: a text or a link, no files"]
     with pytest.raises(IntakeError, match="a text or a link was handed in"):
-        place(one, tmp_path / "x", LAB)
+        examine(one, LAB, [])
 
 
 def test_canvas_upload_names_carry_both_ids(tmp_path: Path) -> None:
@@ -179,12 +175,12 @@ def test_moodle_download_with_folders(tmp_path: Path, end: str) -> None:
         f"Participant_37_assignsubmission_file{end}/masks.py": FILES["masks.py"],
         f"Participant_37_assignsubmission_file{end}/attention.py": FILES["attention.py"],
     }
-    for i, source in enumerate(both(files, tmp_path)):
+    for source in both(files, tmp_path):
         found = collect(source, LAB)
         assert (found.report.layout, keys(found)) == ("Moodle", ["31", "37"])
         assert [s.name for one in found.submissions for s in one.students] == ["Jane Doe", ""]
         assert found.submissions[0].upload == f"Jane Doe_31_assignsubmission_file{end}/"
-        assert staged(found, tmp_path / f"s{i}") == {"31": FILES, "37": FILES}
+        assert staged(found) == {"31": FILES, "37": FILES}
 
 
 def test_moodle_download_that_is_flat(tmp_path: Path) -> None:
@@ -195,7 +191,7 @@ def test_moodle_download_that_is_flat(tmp_path: Path) -> None:
     }
     found = collect(as_zip(tmp_path / "m.zip", files), LAB)
     assert (found.report.layout, keys(found)) == ("Moodle", ["31", "37"])
-    assert staged(found, tmp_path / "s") == {"31": FILES, "37": FILES}
+    assert staged(found) == {"31": FILES, "37": FILES}
 
 
 GRADESCOPE_YAML = b"""\
@@ -223,7 +219,7 @@ submission_79:
 def test_gradescope_group_is_one_submission_with_all_its_students(tmp_path: Path) -> None:
     files = tree("submission_71/") | {"submission_73/lab.zip": packed(tree())}
     files["submission_metadata.yml"] = GRADESCOPE_YAML
-    for i, source in enumerate(both(files, tmp_path)):
+    for source in both(files, tmp_path):
         found = collect(source, LAB)
         assert (found.report.layout, keys(found)) == (
             "Gradescope",
@@ -236,7 +232,7 @@ def test_gradescope_group_is_one_submission_with_all_its_students(tmp_path: Path
         assert found.report.notes == [
             "submission_79 (Gone) is in submission_metadata.yml but did not come"
         ]
-        assert staged(found, tmp_path / f"s{i}") == dict.fromkeys(keys(found), FILES)
+        assert staged(found) == dict.fromkeys(keys(found), FILES)
 
 
 @pytest.mark.parametrize("text", [b"a: [", b"- 1", b"\xff", b"[" * 9000])
@@ -259,7 +255,7 @@ def test_blackboard_latest_attempt_is_graded(tmp_path: Path) -> None:
     assert found.report.duplicated == [
         "jdoe: several attempts: the latest, 2026-01-02-10-00-00, is graded"
     ]
-    assert staged(found, tmp_path / "s") == {"jdoe": FILES}
+    assert staged(found) == {"jdoe": FILES}
 
 
 def test_classroom_clones_are_called_as_their_users(tmp_path: Path) -> None:
@@ -268,7 +264,7 @@ def test_classroom_clones_are_called_as_their_users(tmp_path: Path) -> None:
     found = collect(write(tmp_path / "clones", files), LAB)
     assert found.report.layout == "GitHub Classroom"
     assert [one.students[0].ids for one in found.submissions] == [("anna",), ("bob-lee",)]
-    assert staged(found, tmp_path / "s") == {"lab-1-anna": FILES, "lab-1-bob-lee": FILES}
+    assert staged(found) == {"lab-1-anna": FILES, "lab-1-bob-lee": FILES}
 
 
 def test_pattern_takes_any_layout(tmp_path: Path) -> None:
@@ -279,14 +275,14 @@ def test_pattern_takes_any_layout(tmp_path: Path) -> None:
         "week3/notes.txt": b"x",
     }
     pattern = r"week3/(?:(?P<late>late)|ok)/(?P<student_id>\w+?)__"
-    for i, source in enumerate(both(files, tmp_path)[:2]):
+    for source in both(files, tmp_path)[:2]:
         found = collect(source, LAB, pattern=pattern)
         assert (keys(found), [one.late for one in found.submissions]) == (
             ["anna", "bob"],
             [True, False],
         )
         assert found.report.ignored == ["week3/notes.txt"]
-        assert staged(found, tmp_path / f"s{i}") == {"anna": FILES, "bob": FILES}
+        assert staged(found) == {"anna": FILES, "bob": FILES}
 
 
 @pytest.mark.parametrize("pattern", ["(", "a(b)", "(?P<student_id>nobody)"])
@@ -295,7 +291,18 @@ def test_pattern_that_finds_nobody_is_refused(tmp_path: Path, pattern: str) -> N
         collect(write(tmp_path / "c", tree("anna/")), LAB, pattern=pattern)
 
 
-def test_collected_submission_can_be_pickled(tmp_path: Path) -> None:
-    found = collect(as_zip(tmp_path / "c.zip", CANVAS), LAB)
-    one = pickle.loads(pickle.dumps(found.submissions[0]))
-    assert place(one, tmp_path / "x", LAB).path.name == "501"
+def test_tenth_attempt_is_later_than_the_ninth(tmp_path: Path) -> None:
+    files = {f"anna/{number}/masks.py": b"N = %d\n" % number for number in (9, 10)}
+    pattern = r"(?P<student_id>\w+)/(?P<timestamp>\d+)/"
+    found = collect(write(tmp_path / "c", files), LAB, pattern=pattern)
+    assert staged(found) == {"anna": {"masks.py": b"N = 10\n"}}
+
+
+def test_canvas_zip_with_backslashes_beside_a_loose_file_keeps_its_files(tmp_path: Path) -> None:
+    inner = {name.replace("/", "\\"): content for name, content in tree().items()}
+    files = {
+        "doejane_501_9001_lab.zip": packed(inner),
+        "doejane_501_9002_residual.py": b"RESIDUAL = 1\n",
+    }
+    found = collect(write(tmp_path / "c", files), LAB)
+    assert staged(found) == {"501": FILES}

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from class_cases import FILES, LAB, as_zip, packed, tree, write
 
-from grader import intake
-from grader.collect import CollectError, collect, place
+from grader.collect import CollectError, collect, examine
 from grader.collect.model import MOST_KEY, safe_key
 from grader.entries import IntakeError
 
@@ -32,9 +31,7 @@ def test_odd_name_becomes_a_safe_key_and_a_readable_line(tmp_path: Path, name: s
     odd = next(one for one in found.submissions if one.key != "bob")
     assert re.fullmatch(r"[\w.-]+", odd.key) and not odd.key.startswith(".")
     assert odd.who.isprintable() and odd.who
-    placed = place(odd, tmp_path / "x", LAB)
-    assert placed.path.parent == tmp_path / "x"
-    assert intake.stage(placed.path, tmp_path / "y", LAB).files
+    assert examine(odd, LAB, []).files
 
 
 def test_odd_names_lie_in_folders_too(tmp_path: Path) -> None:
@@ -51,12 +48,9 @@ def test_long_path_in_a_zip_is_left_out_and_the_rest_graded(tmp_path: Path) -> N
     files = tree("anna/") | {f"anna/{'x' * 300}.py": b"x = 1\n"} | tree(f"{'y' * 300}/")
     found = collect(as_zip(tmp_path / "c.zip", files), LAB)
     assert max(len(one.key) for one in found.submissions) <= MOST_KEY + 9
-    assert [text.split(":")[0] for text in found.report.refused] == ["anna"]
-    for one in found.submissions:
-        staged = intake.stage(
-            place(one, tmp_path / one.key, LAB).path, tmp_path / "s" / one.key, LAB
-        )
-        assert len(staged.files) == 2
+    anna, other = (examine(one, LAB, []) for one in found.submissions)
+    assert len(anna.files) == len(other.files) == 2
+    assert anna.notes[0].startswith("left out, because the name is too long") and not other.notes
 
 
 def test_two_students_of_one_name_stay_two(tmp_path: Path) -> None:
@@ -85,20 +79,15 @@ def test_folder_and_archive_of_one_name_are_reported_as_twice(tmp_path: Path) ->
     assert found.submissions[0].path == tmp_path / "c" / "anna"
 
 
-def test_zip_that_is_none_is_reported_and_fails_alone(tmp_path: Path) -> None:
+def test_zip_that_is_none_fails_alone(tmp_path: Path) -> None:
     files = {"anna.zip": b"hello", "bob.zip": packed(tree()), "carl.zip": b""}
     for source in (write(tmp_path / "c", files), as_zip(tmp_path / "c.zip", files)):
         found = collect(source, LAB)
-        assert found.report.unreadable == [
-            "anna: anna.zip is not what its name says",
-            "carl: carl.zip is not what its name says",
-        ]
-        anna, bob, _ = found.submissions
-        with pytest.raises(IntakeError):
-            intake.stage(place(anna, tmp_path / "a", LAB).path, tmp_path / "as", LAB)
-        scratch = tmp_path / source.name
-        scratch = scratch.with_suffix(".scratch")
-        assert intake.stage(place(bob, scratch, LAB).path, scratch / "s", LAB).files
+        anna, bob, carl = found.submissions
+        for one, words in ((anna, r"anna\.zip is a text file"), (carl, r"carl\.zip is empty")):
+            with pytest.raises(IntakeError, match=words):
+                examine(one, LAB, [])
+        assert examine(bob, LAB, []).files
 
 
 def test_damaged_member_of_a_class_zip_fails_alone(tmp_path: Path) -> None:
@@ -106,8 +95,8 @@ def test_damaged_member_of_a_class_zip_fails_alone(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"A" * 99, b"Z" * 99))
     anna, bob = collect(path, LAB).submissions
     with pytest.raises(IntakeError, match=r"masks\.py cannot be read"):
-        place(anna, tmp_path / "a", LAB)
-    assert (place(bob, tmp_path / "b", LAB).path / "masks.py").read_bytes() == b"B" * 97
+        examine(anna, LAB, [])
+    assert examine(bob, LAB, []).files == {"transformer/masks.py": b"B" * 97}
 
 
 @pytest.mark.parametrize(
@@ -118,8 +107,7 @@ def test_unsafe_path_in_a_class_zip_is_refused(tmp_path: Path, evil: str) -> Non
     found = collect(path, LAB)
     assert len(found.report.refused) == 1
     for one in found.submissions:
-        place(one, tmp_path / "x" / one.key, LAB)
-    assert not list(tmp_path.rglob("evil.py"))
+        assert not [name for name in examine(one, LAB, []).files if "evil" in name]
 
 
 def test_unsafe_path_in_an_inner_archive_is_refused(tmp_path: Path) -> None:
@@ -129,9 +117,9 @@ def test_unsafe_path_in_an_inner_archive_is_refused(tmp_path: Path) -> None:
         "doejane_501_9002_masks.py": FILES["masks.py"],
     }
     one = collect(as_zip(tmp_path / "c.zip", files), LAB).submissions[0]
-    placed = place(one, tmp_path / "x", LAB)
-    assert any("unsafe path" in note for note in placed.notes)
-    assert not list(tmp_path.rglob("evil.py"))
+    found = examine(one, LAB, [])
+    assert not [name for name in found.files if "evil" in name]
+    assert "left out, because the path leads outside the submission" in found.notes[0]
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
@@ -161,10 +149,9 @@ def test_bomb_stops_at_the_cap(tmp_path: Path) -> None:
         archive.writestr("anna/masks.py", bytes(80 << 20))
         archive.writestr("bob/masks.py", FILES["masks.py"])
     anna, bob = collect(path, LAB).submissions
-    with pytest.raises(IntakeError, match="the submission holds more than"):
-        place(anna, tmp_path / "a", LAB)
-    assert sum(p.stat().st_size for p in (tmp_path / "a").rglob("*")) < 1 << 20
-    assert place(bob, tmp_path / "b", LAB).path.is_dir()
+    with pytest.raises(IntakeError, match=r"masks\.py is larger than \d+ KiB"):
+        examine(anna, LAB, [])
+    assert examine(bob, LAB, []).files
 
 
 def test_junk_of_operating_systems_is_nobodys(tmp_path: Path) -> None:
@@ -180,20 +167,22 @@ def test_junk_of_operating_systems_is_nobodys(tmp_path: Path) -> None:
         )
 
 
-def test_folder_without_anything_is_reported(tmp_path: Path) -> None:
+def test_folder_without_anything_is_refused(tmp_path: Path) -> None:
     source = write(tmp_path / "c", tree("anna/"))
     (source / "bob").mkdir()
-    found = collect(source, LAB)
-    assert found.report.unreadable == ["bob: no Python file, notebook or archive"]
+    _, bob = collect(source, LAB).submissions
+    with pytest.raises(IntakeError, match="bob is empty: expected a folder transformer/"):
+        examine(bob, LAB, [])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_folder_without_permission_is_reported(tmp_path: Path) -> None:
+def test_folder_without_permission_is_refused(tmp_path: Path) -> None:
     source = write(tmp_path / "c", tree("anna/") | tree("bob/"))
     (source / "bob").chmod(0)
     found = collect(source, LAB)
+    with pytest.raises(IntakeError, match="no permission"):
+        examine(found.submissions[1], LAB, [])
     (source / "bob").chmod(0o755)
-    assert found.report.unreadable[0].startswith("bob: no permission")
 
 
 @pytest.mark.parametrize(

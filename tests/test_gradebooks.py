@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
+from grader.batch.uploads import feedback_zip, is_feedback_zip
 from grader.csvtext import CsvError, read_table
 from grader.gradebooks import (
     Filled,
     Grade,
     GradebookError,
-    feedback_zip,
     fill_canvas,
     fill_moodle,
-    is_feedback_zip,
 )
 from grader.matching import name_key
 

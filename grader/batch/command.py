@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
@@ -19,21 +17,19 @@ from grader.batch import compare, keys, merge, page, uploads
 from grader.batch.cluster import Cluster
 from grader.batch.loop import Engine, Loop
 from grader.batch.rows import Row, count, gradebook, missing_row
-from grader.batch.store import SEEN, STATE, BatchError, Output, compact, seen_lines
+from grader.batch.store import STATE, BatchError, Output, compact
 from grader.collect import (
     Collected,
     CollectError,
     Collection,
-    Roster,
     RosterError,
-    Student,
     collect,
     read_roster,
 )
 from grader.csvtext import CsvError, csv_text
 from grader.files import replacing
 from grader.gradebooks import Grade, GradebookError, fill
-from grader.pool import ONE_THREAD, Pool
+from grader.pool import ONE_THREAD, Pool, cores
 from grader.progress import Shown
 from grader.result import number
 from grader.settings import Settings
@@ -65,7 +61,7 @@ def main(options: argparse.Namespace, engine_of: EngineOf | None = None) -> int:
         with Output(options.out, merge.name_of(options.shard) if options.shard else "") as output:
             batch = Batch(options, engine_of or usual_engine, lab, shared, output, collection)
             try:
-                return batch.shard() if options.shard else batch.whole(roster, old)
+                return batch.shard() if options.shard else batch.whole(old)
             except OSError as error:
                 raise output.unwritable(error) from None
     except KeyboardInterrupt:
@@ -87,18 +83,14 @@ class Batch:
     output: Output
     collection: Collection
 
-    def whole(self, roster: Roster | None, old: tuple[Row, list[Row]] | None) -> int:
-        """Grade or merge the whole class, and write everything that is made of it.
-
-        Args:
-            roster: who should have handed in, if that is known.
-            old: inputs and rows to compare with.
-        """
+    def whole(self, old: tuple[Row, list[Row]] | None) -> int:
+        """Grade or merge the whole class, write all that is made of it, and compare with `old`."""
         options, output = self.options, self.output
         if options.merge is not None:
             self.shared = merge.recorded(output, options.merge, self.shared)
         rows = self._run(self.collection.submissions, views=True)
-        rows += missing_rows(self.collection, roster, self.lab)
+        most = number(Fraction(self.lab.points.maximum))
+        rows += [missing_row(student, most) for student in self.collection.missing]
         self._write(rows)
         for line in uploads.write(output, rows, options.fill, options.column):
             print(line)
@@ -144,12 +136,15 @@ class Batch:
 
     def _write(self, rows: list[Row]) -> None:
         """Write what is made of all rows."""
-        lines = self.collection.report.lines()
-        submissions = self.collection.submissions
+        submissions, report = self.collection.submissions, self.collection.report
+        report.unreadable = [
+            f"{one.who}: {row['cause']}"
+            for one, row in zip(submissions, rows, strict=False)  # then those of whom nothing came
+            if row["status"] == "ungradable"
+        ]
+        lines = report.lines()
         self.output.forget_others({one.key for one in submissions})
         folder = self.output.folder
-        with replacing(folder / SEEN) as file:
-            file.writelines(seen_lines(self.shared, submissions, rows))
         with replacing(folder / STATE) as file:
             file.writelines(map(compact, [{"inputs": vars(self.shared)}, *rows]))
         write_text(folder / "gradebook.csv", [gradebook(rows)])
@@ -256,26 +251,6 @@ def chosen_isolation(requested: str) -> sandbox.Isolation:
             "see python -m grader doctor, or ask for --isolation portable by name"
         )
     return found
-
-
-def cores() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def missing_rows(collection: Collection, roster: Roster | None, lab: Settings) -> list[Row]:
-    """Return the rows of those on the roster of whom nothing came."""
-    if roster is None:
-        return []
-    most = number(Fraction(lab.points.maximum))
-    here = {key for one in collection.submissions for s in one.students for key in _keys(s)}
-    absent = Counter(collection.report.missing)
-    found = [s for s in roster.students if absent[s.who] and not here & _keys(s)]
-    return [missing_row(student, most) for student in found]
-
-
-def _keys(student: Student) -> set[str]:
-    return {text.casefold() for text in (*student.ids, student.email) if text}
 
 
 def _bytes(path: Path, what: str) -> bytes:

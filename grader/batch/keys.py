@@ -58,7 +58,7 @@ def inputs(lab: Settings, contained: bool) -> Inputs:
     versions = {k: v for k, v in environment().items() if k != "executable"}
     return Inputs(
         submission="",
-        grader=source(_WITHOUT_INFLUENCE),
+        grader=_source(),
         configuration=hashlib.sha256(repr(replace(lab, salt="-")).encode()).hexdigest(),
         seed=_digest(["SHA-256 of salt and submission", lab.salt]),
         versions=_digest(versions),
@@ -72,13 +72,13 @@ def causes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 @cache
-def source(without: frozenset[str] = frozenset()) -> str:
-    """Return a digest of the grader and the given files, some folders aside."""
+def _source() -> str:
+    """Return a digest of the given files and of all of the grader that has influence."""
     digest = hashlib.sha256()
     for root in (PACKAGE, originals()):
         for path in sorted(root.rglob("*")):
             name = path.relative_to(root)
-            skip = name.parts[0] in without or "__pycache__" in name.parts
+            skip = name.parts[0] in _WITHOUT_INFLUENCE or "__pycache__" in name.parts
             if skip or not path.is_file():
                 continue
             for piece in (name.as_posix().encode(), path.read_bytes()):

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
-from grader import intake
 from grader.batch.keys import Inputs, causes
 from grader.batch.rows import Row, no_verdict, row, verdict
-from grader.batch.store import Output, mark, seen
-from grader.batch.task import MESSAGE, NAMES, Who, graded, pack, texts
-from grader.collect import Collected, place
-from grader.collect.gather import NO_ROOM
+from grader.batch.store import Output
+from grader.batch.task import MESSAGE, NAMES, Answer, Who, graded, pack, texts
+from grader.collect import Collected, examine
 from grader.files import replace_file
 from grader.intake import IntakeError, Staged
 from grader.locate import PACKAGE
@@ -68,44 +64,39 @@ class Waiting:
         return row(self.one, self.notes, self.inputs, found)
 
 
+@dataclass
 class Loop:
-    """Grades a class into an output folder."""
+    """Grades a class into an output folder.
 
-    def __init__(
-        self,
-        lab: Settings,
-        shared: Inputs,
-        output: Output,
-        engine: Engine | None,
-        isolation: str,
-        hear: Callable[[Row, bool], None],
-        views: bool = True,
-    ) -> None:
-        """Prepare.
+    Attributes:
+        lab: the settings.
+        shared: what all results of this run depend on.
+        output: where they go.
+        engine: what grades; None = what is not in the store is left ungraded.
+        isolation: what the workers are to use.
+        hear: is told of every submission that is done: its row, and whether it was graded now.
+        views: whether the students' folders are written.
+        rows: by name, of the submissions that are done.
+        seconds: by name, of those that were graded now.
+        futures: what is being graded, by what key.
+        waiting: for the result of each key.
+    """
 
-        Args:
-            lab: the settings.
-            shared: what all results of this run depend on.
-            output: where they go.
-            engine: what grades; None = what is not in the store is left ungraded.
-            isolation: what the workers are to use.
-            hear: is told of every submission that is done: its row, and whether it was graded now.
-            views: whether the students' folders are written.
-        """
-        self.lab = lab
-        self.shared = shared
-        self.output = output
-        self.engine = engine
-        self.isolation = isolation
-        self.hear = hear
-        self.views = views
-        self.max_score = number(Fraction(lab.points.maximum))
-        self.rows: dict[str, Row] = {}
-        self.seconds: dict[str, float] = {}
-        self.futures: dict[Future[bytes], str] = {}
-        self.waiting: dict[str, list[Waiting]] = {}
-        self.old = output.old_rows()
-        self.seen = seen(output.folder, shared)
+    lab: Settings
+    shared: Inputs
+    output: Output
+    engine: Engine | None
+    isolation: str
+    hear: Callable[[Row, bool], None]
+    views: bool = True
+    rows: dict[str, Row] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    futures: dict[Future[bytes], str] = field(default_factory=dict)
+    waiting: dict[str, list[Waiting]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Look what the last run left."""
+        self.old = self.output.old_rows()
 
     def run(self, submissions: Sequence[Collected]) -> list[Row]:
         """Grade what has to be graded; return the rows in the order of the submissions.
@@ -126,12 +117,7 @@ class Loop:
         The unfinished are graded within a second: they keep the other processes at work while one
         is still busy with a submission that takes long.
         """
-        lay = self.seen.get(one.key)
-        if lay is not None and lay["mark"] == mark(one):
-            inputs = replace(self.shared, submission=lay["submission"])
-            if self._known(Waiting(one, tuple(lay["notes"]), inputs)):
-                return True
-        staged, notes, trouble = read(one, self.lab, self.output.temporary / "submission")
+        staged, notes, trouble = read(one, self.lab)
         if staged is None:
             self._without(Waiting(one, notes, None), "ungradable", trouble)
             return True
@@ -174,19 +160,22 @@ class Loop:
         for future in wait(self.futures, return_when=FIRST_COMPLETED).done:
             key = self.futures.pop(future)
             first, *others = self.waiting.pop(key)
-            tree, made, seconds, trouble = heard(future, self.shared)
-            if tree is None:
+            try:
+                answer = heard(future, self.shared)
+            except Exception as error:  # an engine may fail in any way; the class goes on
                 for each in (first, *others):
-                    self._without(each, "grader_error", trouble)
+                    self._without(each, "grader_error", str(error) or type(error).__name__)
                 continue
+            tree = answer.tree
             self.output.put(key, {"inputs": vars(first.inputs), "tree": tree})
-            self._keep(first, first.row(verdict(tree)), made, seconds)
+            self._keep(first, first.row(verdict(tree)), answer.texts, answer.seconds)
             for each in others:
                 self._keep(each, each.row(verdict(tree)), texts(tree, each.who), 0.0)
 
     def _without(self, waiting: Waiting, status: str, cause: str) -> None:
         """Keep a row without a result."""
-        made = waiting.row(no_verdict(status, cause, self.max_score))
+        most = number(Fraction(self.lab.points.maximum))
+        made = waiting.row(no_verdict(status, cause, most))
         self._keep(waiting, made, {MESSAGE: f"{status}: {cause}\n"})
 
     def _keep(
@@ -217,34 +206,18 @@ class Loop:
         self.hear(made, seconds is not None)
 
 
-def read(
-    one: Collected, lab: Settings, scratch: Path
-) -> tuple[Staged | None, tuple[str, ...], str]:
-    """Return what is graded of a submission, notes on how it came, and why nothing can be graded.
-
-    Nothing is written where it lies; `scratch` is used and emptied.
-
-    Raises:
-        OSError: the disk on which `scratch` lies is full.
-    """
-    notes = one.notes
+def read(one: Collected, lab: Settings) -> tuple[Staged | None, tuple[str, ...], str]:
+    """Return what is graded of a submission, notes on how it came, and why nothing can be."""
+    notes = list(one.notes)
     staged, trouble = None, ""
     try:
-        placed = place(one, scratch, lab)
-        notes = (*notes, *placed.notes)
-        staged = replace(intake.examine(placed.path, lab), name=one.key)
+        staged = examine(one, lab, notes)
     except IntakeError as error:
         trouble = str(error)
     except Exception as error:  # nothing that was handed in may end the class
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            raise OSError(error.errno, error.strerror, str(scratch.parent)) from None
         trouble = f"it cannot be read ({type(error).__name__}: {error})"
-    finally:
-        if one.path is None:
-            shutil.rmtree(scratch, ignore_errors=True)
-    # Where it lay or was unpacked is nobody's business, and differs from run to run.
-    for folder in (scratch, one.path.parent if one.path else scratch):
-        trouble = trouble.replace(f"{folder}/", "")
+    if one.path:  # where it lay is nobody's business
+        trouble = trouble.replace(f"{one.path.parent}/", "")
     return staged, tuple(map(one_line, notes)), one_line(trouble)
 
 
@@ -254,24 +227,17 @@ def unfinished(staged: Staged) -> bool:
     return any(map(STUB.search, tasks))
 
 
-class Heard(NamedTuple):
-    """The tree, the texts of the student's folder, the seconds, and what went wrong."""
+def heard(future: Future[bytes], shared: Inputs) -> Answer:
+    """Return what came of a grading.
 
-    tree: dict[str, Any] | None
-    texts: dict[str, str]
-    seconds: float
-    trouble: str
-
-
-def heard(future: Future[bytes], shared: Inputs) -> Heard:
-    """Return what came of a grading; there is no tree where something went wrong."""
-    try:
-        tree, seconds, inputs, made = graded(future.result())
-    except Exception as error:  # an engine may fail in any way; the class goes on
-        return Heard(None, {}, 0.0, str(error) or type(error).__name__)
-    differing = [n for n in causes(vars(shared), inputs) if n != "submission"]
+    Raises:
+        Exception: something else than a result; it says what.
+    """
+    answer = graded(future.result())
+    differing = [n for n in causes(vars(shared), answer.inputs) if n != "submission"]
     if differing:
-        words = f"the machine that graded it has another {' and '.join(differing)} than this one"
-        return Heard(None, {}, seconds, words)
-    trouble = tree["grader_error"] or ("" if tree["complete"] else "the run did not finish")
-    return Heard(None if trouble else tree, made, seconds, trouble)
+        names = " and ".join(differing)
+        raise RuntimeError(f"the machine that graded it has another {names} than this one")
+    if answer.tree["grader_error"] or not answer.tree["complete"]:
+        raise RuntimeError(answer.tree["grader_error"] or "the run did not finish")
+    return answer

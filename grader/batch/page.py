@@ -10,7 +10,7 @@ import hashlib
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from grader.batch.rows import ABSENT, INCOMPLETE, STATUSES, Row, action, count
@@ -30,13 +30,8 @@ STATUS_WORDS = {
 }
 
 
-class Bar(NamedTuple):
-    """A label, how many, and its share of the largest in percent."""
-
-    label: str
-    number: int
-    percent: int
-    note: str = ""
+# A label, how many, and a note.
+Bar = tuple[str, int, str]
 
 
 def render(rows: Sequence[Row], collected: Sequence[str], lab: Settings) -> Iterator[str]:
@@ -105,19 +100,15 @@ def stops(rows: Sequence[Row], gates: Iterable[str]) -> list[Bar]:
     """Return how many each gate stops of those that were graded, and how many none."""
     stopped = Counter(row["stopped"] for row in rows if row["score"] is not None)
     labels = [f"gate {i} {name}" for i, name in enumerate(gates, 1)]
-    pairs = [(label.replace("_", " "), stopped[label]) for label in labels]
-    return bars([*pairs, ("past all gates", stopped[""])])
+    bars = [(label.replace("_", " "), stopped[label], "") for label in labels]
+    return [*bars, ("past all gates", stopped[""], "")]
 
 
 def diagnoses(rows: Sequence[Row], codes: Counter[str]) -> list[Bar]:
     """Return the commonest diagnoses, each with the sentence of the first that shows it first."""
     causes = {row["codes"][0]: row["cause"] for row in reversed(rows) if row["codes"]}
     ranked = sorted(codes.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_DIAGNOSES]
-    found = bars([(code, number) for code, number in ranked])
-    return [
-        bar._replace(label=cut(bar.label, 80), note=cut(causes.get(bar.label, ""), 240))
-        for bar in found
-    ]
+    return [(cut(code, 80), number, cut(causes.get(code, ""), 240)) for code, number in ranked]
 
 
 def distribution(scores: Iterable[float], most: float) -> list[Bar]:
@@ -125,10 +116,4 @@ def distribution(scores: Iterable[float], most: float) -> list[Bar]:
     counts = Counter(min(BINS - 1, int(BINS * score / most)) for score in scores)
     edges = [f"{most * i / BINS:g}" for i in range(BINS + 1)]
     labels = [f"{edges[i]} to {'' if i == BINS - 1 else '<'}{edges[i + 1]}" for i in range(BINS)]
-    return bars([(label, counts[i]) for i, label in enumerate(labels)])
-
-
-def bars(pairs: Sequence[tuple[str, int]]) -> list[Bar]:
-    """Return bars that the largest number fills."""
-    largest = max((number for _, number in pairs), default=0) or 1
-    return [Bar(label, number, round(100 * number / largest)) for label, number in pairs]
+    return [(label, counts[i], "") for i, label in enumerate(labels)]

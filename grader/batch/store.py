@@ -4,7 +4,6 @@
     store/<2>/<key>.json        one result; it is there as a whole or not at all
     students/<name>/            results.json and report.html, or message.txt
     batch.jsonl                 one row for each submission, as the last run left it
-    .seen                       what lay there when each was read: untouched, it is not read again
     gradebook.csv, index.html   written last, from these rows
     timings.csv                 seconds of what the last run graded; all else is the same each run
 
@@ -15,27 +14,23 @@ that are whole. A file that lies in the store is never written again.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from grader.batch.keys import FORMAT, Inputs, source
+from grader.batch.keys import FORMAT
+from grader.batch.rows import no_verdict
 from grader.batch.task import MESSAGE, NAMES
-from grader.collect import Collected
 from grader.collect.gather import NO_ROOM
 from grader.files import UNFINISHED, replace_file
 
 STATE = "batch.jsonl"
-SEEN = ".seen"
-# What a row must have to be taken over, and a line of `.seen`.
-ROW = frozenset({"name", "key", "path", "notes", "status", "score", "scores", "codes", "flags"})
-READ = frozenset({"name", "mark", "submission", "notes"})
+# What a row must have to be taken over.
+ROW = frozenset({"name", "key", "path", "notes", *no_verdict("", "", 0)})
 MARK = f"transformer-lab batch, format {FORMAT}\n"
 _TEMPORARY = "grader-batch-"
 
@@ -72,12 +67,9 @@ class Output:
                 self._sweep()
             self.note = folder / f".temporary-{shard or 'whole'}"
             self.temporary = self._fresh_temporary()
-        except OSError as error:
+        except (OSError, BatchError) as error:
             self.close()
-            raise self.unwritable(error) from None
-        except BatchError:
-            self.close()
-            raise
+            raise self.unwritable(error) if isinstance(error, OSError) else error from None
 
     def _take(self, name: str, *, shared: bool) -> None:
         file = open(self.folder / name, "a+", encoding="ascii")  # noqa: SIM115 (held open)
@@ -181,12 +173,7 @@ class Output:
         """Return itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
 
@@ -247,37 +234,6 @@ def read_state(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if not all("status" in row and "name" in row for row in rows):
         raise KeyError("status")
     return head["inputs"], rows
-
-
-def seen(folder: Path, shared: Inputs) -> dict[str, dict[str, Any]]:
-    """Return what the last run read of each submission, by name, if it read by the same grader."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        head, *lines = (folder / SEEN).read_bytes().splitlines(keepends=True)
-        if head == _seen_head(shared):
-            return {line["name"]: line for line in map(json.loads, lines) if line.keys() >= READ}
-    return {}
-
-
-def seen_lines(
-    shared: Inputs, submissions: Iterable[Collected], rows: Iterable[Mapping[str, Any]]
-) -> Iterator[bytes]:
-    """Yield the lines of `.seen`: what was read of each submission, and its mark."""
-    yield _seen_head(shared)
-    for one, row in zip(submissions, rows, strict=False):  # then those of whom nothing came
-        if one.stamp and row["submission"]:
-            read = {name: row[name] for name in ("name", "submission", "notes")}
-            yield compact(read | {"mark": mark(one)})
-
-
-def mark(one: Collected) -> str:
-    """Return what decides what is read of a submission beside the grader, or ""."""
-    text = json.dumps([one.stamp, str(one.path), one.notes])
-    return hashlib.sha256(text.encode()).hexdigest() if one.stamp else ""
-
-
-def _seen_head(shared: Inputs) -> bytes:
-    """Return what else decides what is read: all that reads, more than decides a result."""
-    return compact({"by": hashlib.sha256(compact([vars(shared), source()])).hexdigest()})
 
 
 def compact(value: object) -> bytes:

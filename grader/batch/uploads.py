@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from grader.batch.rows import Row
 from grader.batch.store import Output
 from grader.batch.task import MESSAGE
 from grader.files import replace_file, replacing
-from grader.gradebooks import Grade, feedback_zip, fill, is_feedback_zip
+from grader.gradebooks import Grade, fill
 
 
 def grades(rows: Iterable[Row]) -> list[Grade]:
@@ -59,3 +62,34 @@ def _feedback(output: Output, rows: Iterable[Row]) -> Iterator[tuple[str, str, P
         file = output.student(row["name"]) / name
         if row["upload"] and file.is_file():
             yield row["upload"], name, file
+
+
+def feedback_zip(items: Iterable[tuple[str, str, Path]], out: BinaryIO) -> None:
+    """Pack feedback for upload, the same bytes for the same items.
+
+    Args:
+        items: for each file the submission's `upload` prefix (see grader.collect), a file name
+            and where its content lies. Canvas takes names with its ids in them, Moodle folders as
+            it sent them; both prefixes come out of their own download.
+        out: where the zip is written.
+    """
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for prefix, name, path in sorted(items):
+            member = zipfile.ZipInfo(prefix + name, (1980, 1, 1, 0, 0, 0))
+            member.external_attr = 0o100644 << 16
+            member.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(member, path.read_bytes())
+
+
+def is_feedback_zip(items: Iterable[tuple[str, str, Path]], made: Path) -> bool:
+    """Tell whether `made` is what `feedback_zip` makes of the items, which takes longer."""
+    try:
+        with zipfile.ZipFile(made) as archive:
+            held = {m.filename: (m.file_size, m.CRC) for m in archive.infolist()}
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+    for prefix, name, path in items:
+        content = path.read_bytes()
+        if held.pop(prefix + name, None) != (len(content), zlib.crc32(content)):
+            return False
+    return not held

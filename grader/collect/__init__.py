@@ -2,18 +2,17 @@
 
     collection = collect(Path("submissions.zip"), settings)
     for one in collection.submissions:
-        placed = place(one, scratch / one.key, settings)
-        staged = grader.intake.stage(placed.path, ..., settings)
+        staged = examine(one, settings, notes)
 
-`collect` reads names only; `place` unpacks one submission, within the limits of lab.toml, and
-raises IntakeError for that one alone. A `Collected` can be pickled.
+`collect` reads names only; `examine` reads one submission, within the limits of lab.toml, and
+raises IntakeError for that one alone. Nothing is ever unpacked.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from grader.collect.gather import Placed, gather, place
+from grader.collect.gather import examine, gather
 from grader.collect.gradescope import gradescope
 from grader.collect.layouts import (
     METADATA,
@@ -33,13 +32,12 @@ __all__ = [
     "CollectError",
     "Collected",
     "Collection",
-    "Placed",
     "Report",
     "Roster",
     "RosterError",
     "Student",
     "collect",
-    "place",
+    "examine",
     "read_roster",
 ]
 
@@ -71,9 +69,9 @@ def collect(
     if not layout.claims:
         raise CollectError(f"{source}: no submission was found; layout {layout.name}: {layout.why}")
     submissions, report = gather(opened, layout, settings)
-    if roster is not None:
-        submissions = compare(submissions, roster, report)
-    return Collection(submissions, report)
+    if roster is None:
+        return Collection(submissions, report)
+    return compare(submissions, roster, report)
 
 
 def unwrapped(opened: Source) -> Source:

@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import errno
-import time
-from collections.abc import Sequence
-from dataclasses import replace
+import re
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
-from grader.collect.attempts import newest, original, several, twice
+from grader import intake
+from grader.archives import list_archive
 from grader.collect.layouts import Claim, Layout, stem_of
-from grader.collect.model import Collected, Piece, Report, Student, digest, one_line, safe_key
+from grader.collect.model import Collected, Report, Student, digest, safe_key
 from grader.collect.source import Source
-from grader.collect.stamps import stamp
-from grader.entries import IntakeError, list_entries
-from grader.settings import Settings
+from grader.entry import Entry, IntakeError, too_many
+from grader.intake import Staged
+from grader.settings import Settings, Staging
+from grader.text import one_line
 
-# An archive may carry this many times what is staged of it.
-_ROOM = 16
-_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00")
-_UNREAD = {b"Rar!": "a RAR archive", b"7z\xbc\xaf\x27\x1c": "a 7z archive"}
-_MOST_NAME = 255
+_RESUBMITTED = re.compile(r"-\d+(?=\.[^.]+\Z)")
 # Our disk is to blame, and no submission.
 NO_ROOM = {errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)}
-
-
-class Placed(NamedTuple):
-    """A path for `grader.intake.stage`, and sentences on what was done to get it."""
-
-    path: Path
-    notes: list[str]
 
 
 def gather(source: Source, layout: Layout, settings: Settings) -> tuple[list[Collected], Report]:
     """Turn the claims of a layout into submissions, sorted by key."""
     report = Report(layout.name, layout.why, notes=list(layout.notes))
     report.ignored = [one_line(name) for name in layout.ignored]
+    points = settings.points
+    expected = {stub.file for stub in points.stubs} | {stub.file for stub in points.stretch}
     groups: dict[str, list[Claim]] = {}
     for claim in layout.claims:
         groups.setdefault(claim.key, []).append(claim)
@@ -47,231 +39,186 @@ def gather(source: Source, layout: Layout, settings: Settings) -> tuple[list[Col
         if key.casefold() in taken:
             key = f"{key}-{digest(raw)}"
         taken.add(key.casefold())
-        submissions.append(_gather_one(source, key, groups[raw], settings, report))
+        one = Collected(key, _students(groups[raw]), None)
+        submissions.append(_Gathering(source, one, expected, report).of(groups[raw]))
     report.refused += [one_line(text) for text in source.refused]
     report.submissions = len(submissions)
     report.late = [one.who for one in submissions if one.late]
     return sorted(submissions, key=lambda one: one.key), report
 
 
-def _gather_one(
-    source: Source, key: str, claims: list[Claim], settings: Settings, report: Report
-) -> Collected:
-    students = tuple(dict.fromkeys(s for claim in claims for s in claim.students))
-    if len(students) > 1 and all(len(claim.students) <= 1 for claim in claims):
-        students = (_richest(students),)
-    one = Collected(
-        key,
-        students,
-        None,
-        late=any(claim.late for claim in claims) if claims[0].late is not None else None,
-        notes=tuple(dict.fromkeys(note for claim in claims for note in claim.notes)),
-        upload=next((claim.upload for claim in claims if claim.upload), ""),
-    )
-    latest = max(claim.attempt for claim in claims)
-    files = [claim for claim in claims if claim.attempt == latest and not claim.text]
-    notes = list(one.notes)
-    if len({claim.attempt for claim in claims}) > 1:
-        notes.append(f"several attempts: the latest, {one_line(latest)}, is graded")
-        report.duplicated.append(f"{one.who}: {notes[-1]}")
-    if any(claim.text for claim in claims) and not files:
-        report.unreadable.append(f"{one.who}: a text or a link, no files")
-        return replace(one, notes=(*notes, "a text or a link was handed in, no files"))
-    whole = [claim for claim in files if not claim.target]
-    if len(whole) > 1:
-        notes.append(twice(*(claim.path for claim in whole)))
-        report.duplicated.append(f"{one.who}: {notes[-1]}")
-    files, left = newest(whole[:1] or files, _expected(settings))
-    notes += left
-    report.duplicated += [f"{one.who}: {note}" for note in left]
-    if left:  # feedback belongs to a file that still counts
-        one = replace(one, upload=next(claim.upload for claim in claims if claim in files))
-    try:
-        return _resolve(source, replace(one, notes=tuple(notes)), files, settings, report)
-    except IntakeError as error:
-        report.unreadable.append(f"{one.who}: {one_line(str(error))}")
-        return replace(one, notes=(*notes, one_line(str(error))))
+def _students(claims: list[Claim]) -> tuple[Student, ...]:
+    """Return whose claims these are; of several readings of one student, that which says most."""
+    found = tuple(dict.fromkeys(student for claim in claims for student in claim.students))
+    if len(found) > 1 and all(len(claim.students) <= 1 for claim in claims):
+        return (max(found, key=lambda s: (bool(s.platform_id), len(s.name), s.name, s.ids)),)
+    return found
 
 
-def _richest(students: Sequence[Student]) -> Student:
-    """Return the one of several readings of a student that says most."""
-    return max(students, key=lambda s: (bool(s.platform_id), len(s.name), s.name, s.ids))
+@dataclass
+class _Gathering:
+    """The making of one submission, with what is said of it there and in the report."""
 
+    source: Source
+    one: Collected
+    expected: Set[str]
+    report: Report
+    notes: list[str] = field(default_factory=list)
 
-def _resolve(
-    source: Source, one: Collected, files: list[Claim], settings: Settings, report: Report
-) -> Collected:
-    """Find what is to be staged: a folder or archive where it lies, or pieces to unpack."""
-    expected = _expected(settings)
-    pieces = []
-    lying = []
-    notes = list(one.notes)
-    began = time.time_ns()
-    for claim in files:
-        found, stamps = source.held(claim.path)
-        lying.append((claim.target, stamps))
-        if claim.target:
-            target = original(claim.target, expected)
-            if target != claim.target:
-                notes.append(f"{one_line(claim.target)} is {target}, which the platform renamed")
-                report.renamed.append(f"{one.who}: {notes[-1]}")
-            found = [Piece(target, piece.read) for piece in found]
-        pieces += found
-    pieces, refused = _safe(pieces)
-    notes += refused
-    report.refused += [f"{one.who}: {note}" for note in refused]
-    containers = [p for p in pieces if stem_of(p.path)]
-    has_code = any(p.path.rsplit("/", 1)[-1] in expected for p in pieces)
-    _survey(one, pieces, containers, report)
-    only = files[0] if len(files) == 1 else None
-    lies = only.path if only else ""
-    if only and only.folder and containers and not has_code:
-        notes.append(f"an archive within the folder was opened: {one_line(containers[0].path)}")
-        report.nested.append(f"{one.who}: {notes[-1]}")
-        lies = f"{lies}/{containers[0].path}" if len(containers) == 1 else ""
-    elif only and only.folder:
-        pieces = [piece for piece in pieces if piece not in containers]
-        containers = []
-    elif only and only.target and not containers:
-        lies = ""
-    order = several(containers)
-    report.duplicated += [f"{one.who}: {note}" for note in order]
-    here = source.location(lies) if lies else None
-    return replace(
-        one,
-        path=here,
-        pieces=() if here else tuple(pieces),
-        notes=(*notes, *order),
-        stamp=stamp(lying, began),
-        packed=source.packed(lies) if lies else ("", ""),
-    )
+    def _say(self, kind: str, sentence: str) -> None:
+        self.notes.append(sentence)
+        getattr(self.report, kind).append(f"{self.one.who}: {sentence}")
 
-
-def _expected(settings: Settings) -> set[str]:
-    """Return the names of the lab's files."""
-    points = settings.points
-    return {stub.file for stub in points.stubs} | {stub.file for stub in points.stretch}
-
-
-def _safe(pieces: list[Piece]) -> tuple[list[Piece], list[str]]:
-    """Leave out pieces whose path leads elsewhere, cannot be stored, or comes twice."""
-    kept: dict[str, Piece] = {}
-    notes = []
-    for piece in pieces:
-        parts = piece.path.split("/")
-        if any(p in ("", ".", "..") or "\\" in p or "\x00" in p for p in parts):
-            notes.append(f"left out for its unsafe path: {one_line(piece.path)}")
-        elif max(len(p.encode("utf-8", "surrogateescape")) for p in parts) > _MOST_NAME:
-            notes.append(f"left out, its name is too long: {one_line(piece.path)[:60]}...")
-        elif piece.path in kept:
-            notes.append(f"came twice, the first is used: {one_line(piece.path)}")
+    def of(self, claims: list[Claim]) -> Collected:
+        """Return the submission that the claims make."""
+        self.notes = list(dict.fromkeys(note for claim in claims for note in claim.notes))
+        upload = next((claim.upload for claim in claims if claim.upload), "")
+        latest = max((claim.attempt for claim in claims), key=_order)
+        files = [claim for claim in claims if claim.attempt == latest and not claim.text]
+        if len({claim.attempt for claim in claims}) > 1:
+            self._say("duplicated", f"several attempts: the latest, {one_line(latest)}, is graded")
+        if any(claim.text for claim in claims) and not files:
+            self.notes.append("a text or a link was handed in, no files")
         else:
-            kept[piece.path] = piece
-    return list(kept.values()), notes
+            whole = [claim for claim in files if not claim.target]
+            if len(whole) > 1:
+                self._say("duplicated", twice(whole))
+            every = whole[:1] or files
+            files, left = newest(every, self.expected)
+            for same in left:
+                self._say("duplicated", twice(same))
+            if left:  # feedback belongs to a file that still counts
+                upload = next(claim.upload for claim in claims if claim in files)
+            try:
+                self._resolve(files)
+            except IntakeError as error:
+                self.notes.append(one_line(str(error)))
+        late = None if claims[0].late is None else any(claim.late for claim in claims)
+        return replace(self.one, late=late, upload=upload, notes=tuple(self.notes))
+
+    def _resolve(self, files: list[Claim]) -> None:
+        """Find what is to be read: a folder or archive where it lies, or the pieces of it."""
+        pieces: list[Entry] = []
+        for claim in files:
+            found = self.source.held(claim.path)
+            if claim.target:
+                target = original(claim.target, self.expected)
+                if target != claim.target:
+                    renamed = f"{one_line(claim.target)} is {target}, which the platform renamed"
+                    self._say("renamed", renamed)
+                found = [replace(entry, path=target) for entry in found]
+            pieces += found
+        containers = [p for p in pieces if stem_of(p.path)]
+        has_code = any(p.path.rsplit("/", 1)[-1] in self.expected for p in pieces)
+        only = files[0] if len(files) == 1 else None
+        lies = only.path if only else ""
+        if only and only.folder and containers and not has_code:
+            name = one_line(containers[0].path)
+            self._say("nested", f"an archive within the folder was opened: {name}")
+            lies = f"{lies}/{containers[0].path}" if len(containers) == 1 else ""
+        elif only and only.folder:
+            pieces = [piece for piece in pieces if piece not in containers]
+            containers = []
+        elif only and only.target and not containers:
+            lies = ""
+        # Notebooks are handed in by the dozen, each with files of its own.
+        archives = [one_line(p.path) for p in containers if not p.path.lower().endswith(".ipynb")]
+        if len(archives) > 1:
+            self._say(
+                "duplicated",
+                "several archives: a file that more than one holds is taken from "
+                + ", then ".join(archives),
+            )
+        here = self.source.location(lies) if lies else None
+        self.one = replace(
+            self.one,
+            path=here,
+            pieces=() if here else tuple(pieces),
+            packed=self.source.packed(lies) if lies else ("", ""),
+        )
 
 
-def _survey(one: Collected, pieces: list[Piece], containers: list[Piece], report: Report) -> None:
-    """Report what will not be gradable."""
-    if not containers and not any(p.path.endswith(".py") for p in pieces):
-        report.unreadable.append(f"{one.who}: no Python file, notebook or archive")
-    for piece in containers:
-        name = one_line(piece.path)
-        try:
-            head = piece.read(265)
-        except Exception as error:  # whatever a damaged zip provokes
-            report.unreadable.append(f"{one.who}: {name} cannot be read ({error})")
-            continue
-        if name.lower().endswith(".ipynb"):
-            fits = head.lstrip().startswith((b"{", b"\xef\xbb\xbf{"))
-        else:
-            fits = head.startswith(_SIGNATURES) or head[257:262] == b"ustar"
-        kind = next((words for mark, words in _UNREAD.items() if head.startswith(mark)), None)
-        if kind:
-            report.unreadable.append(f"{one.who}: {name} is {kind}, which is not read here")
-        elif not fits:
-            report.unreadable.append(f"{one.who}: {name} is not what its name says")
+def original(name: str, expected: Set[str]) -> str:
+    """Undo a platform's "-1" where that gives a file that is expected."""
+    plain = _RESUBMITTED.sub("", name)
+    return plain if plain in expected else name
 
 
-def place(one: Collected, folder: Path, settings: Settings) -> Placed:
-    """Return the submission's path, unpacking into `folder` what does not lie ready.
+def newest(files: list[Claim], expected: Set[str]) -> tuple[list[Claim], list[list[Claim]]]:
+    """Take the newest of the files that were called the same; without numbers, take all.
+
+    Args:
+        files: of one submission.
+        expected: the names of the lab's files.
+
+    Returns:
+        What is taken, the newest first, and each group of files that were called the same.
+    """
+    if not all(claim.number for claim in files):
+        return files, []
+    # A student's own part-1.zip and part-2.zip stay two: nothing is called part.zip.
+    names = expected | {claim.target for claim in files}
+    groups: dict[str, list[Claim]] = {}
+    for claim in sorted(files, key=lambda claim: _order(claim.number), reverse=True):
+        groups.setdefault(original(claim.target, names), []).append(claim)
+    return [same[0] for same in groups.values()], [g for g in groups.values() if len(g) > 1]
+
+
+def _order(text: str) -> str:
+    """Return what orders texts by the numbers in them: 9 comes before 10."""
+    return re.sub(r"\d+", lambda number: number[0].zfill(255), text)
+
+
+def twice(same: list[Claim]) -> str:
+    """Say which of several is graded."""
+    taken, *left = (one_line(claim.path) for claim in same)
+    return f"came more than once: {taken} is graded, not {', '.join(left)}"
+
+
+def examine(one: Collected, settings: Settings, notes: list[str]) -> Staged:
+    """Read a submission, as `grader.intake` reads a path; nothing is unpacked or written.
 
     Args:
         one: what `collect` returned.
-        folder: new or empty; nothing is written outside it.
-        settings: hold the limits.
+        settings: hold the task files and the limits.
+        notes: takes sentences on what was done to get at the files.
 
     Raises:
         IntakeError: there is nothing to grade, it is too large, or it cannot be read.
-        OSError: the disk on which `folder` lies is full.
     """
     if one.path is not None:
-        return Placed(one.path, [])
+        return replace(intake.examine(one.path, settings), name=one.key)
     if not one.pieces:
         raise IntakeError(one.notes[-1] if one.notes else "nothing was handed in")
-    folder.mkdir(parents=True, exist_ok=True)
+    home = Path(one.key)
+    limits = settings.staging
     containers = [p for p in one.pieces if stem_of(p.path)]
-    writer = _Writer(folder, one.key, settings)
     if len(containers) == 1 and not any(p.path.endswith(".py") for p in one.pieces):
-        return Placed(writer.write(containers[0]), [])
-    for piece in one.pieces:
-        if piece not in containers:
-            writer.write(piece)
-    for piece in containers:
-        writer.unpack(piece)
-    return Placed(folder / one.key, writer.notes)
+        home /= containers[0].path
+        entries = list_archive(home, containers[0].read, limits)
+    else:
+        entries = _merged(one.pieces, containers, limits, notes)
+    if len(entries) > limits.max_archive_entries:
+        raise too_many(home, limits)
+    entries.sort(key=lambda entry: entry.path)
+    return replace(intake.examine_entries(home, entries, settings), name=one.key)
 
 
-class _Writer:
-    """Writes files below a folder and counts them."""
-
-    def __init__(self, folder: Path, key: str, settings: Settings) -> None:
-        self.folder = folder
-        self.key = key
-        self.limits = settings.staging
-        self.left = _ROOM * settings.staging.max_total_kib * 1024
-        self.count = 0
-        self.notes: list[str] = []
-        self.origins: dict[Path, str] = {}
-
-    def write(self, piece: Piece, suffix: str = "", origin: str = "the loose file") -> Path:
-        """Write one file below the folder called as the submission; `origin` is whence it comes."""
-        self.count += 1
-        try:
-            content = piece.read(self.left + 1)
-        except IntakeError:
-            raise
-        except Exception as error:  # whatever a damaged zip provokes
-            raise IntakeError(f"{one_line(piece.path)} cannot be read: {error}") from None
-        self.left -= len(content)
-        if self.left < 0 or self.count > self.limits.max_archive_entries:
-            raise IntakeError(
-                f"the submission holds more than {self.limits.max_archive_entries} files or "
-                f"{_ROOM * self.limits.max_total_kib >> 10} MiB: hand in the lab's files only"
-            )
-        path = self.folder / (self.key + suffix) / piece.path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.exists() and path.read_bytes() != content:
-                which = self.origins.get(path, "the first")
-                self.notes.append(f"{one_line(piece.path)} came twice: {which} is used")
-            else:
-                path.write_bytes(content)
-                self.origins[path] = origin
-        except OSError as error:
-            if error.errno in NO_ROOM:
-                raise
-            name = one_line(piece.path)[:60]
-            raise IntakeError(f"{name} cannot be stored: {error.strerror or error}") from None
-        return path
-
-    def unpack(self, container: Piece) -> None:
-        """Write the files of an archive or notebook, one level deep."""
-        name = container.path.rsplit("/", 1)[-1]
-        path = self.write(Piece(name, container.read), suffix=".archives")
-        found = list_entries(path, self.limits)
-        self.notes.append(f"{one_line(container.path)} was opened")
-        pieces = [Piece(entry.path, entry.read) for entry in found if entry.kind == "file"]
-        kept, refused = _safe(pieces)
-        self.notes += refused
-        for piece in kept:
-            self.write(piece, origin=f"that of {one_line(container.path)}")
+def _merged(
+    pieces: Sequence[Entry], containers: list[Entry], limits: Staging, notes: list[str]
+) -> list[Entry]:
+    """Return the loose files and those of the archives, of each path the first that came."""
+    groups = [("the loose file", [piece for piece in pieces if piece not in containers])]
+    for container in containers:
+        name = one_line(container.path)
+        inside = list_archive(Path(container.path), container.read, limits)
+        groups.append((f"that of {name}", [entry for entry in inside if entry.kind == "file"]))
+        notes.append(f"{name} was opened")
+    found: dict[str, tuple[Entry, str]] = {}
+    most = limits.max_file_kib * 1024 + 1
+    for origin, entries in groups:
+        for entry in entries:
+            first, whence = found.setdefault(entry.path, (entry, origin))
+            if first is not entry and first.read(most) != entry.read(most):
+                notes.append(f"{one_line(entry.path)} came twice: {whence} is used")
+    return [entry for entry, _ in found.values()]

@@ -24,7 +24,7 @@ def gradescope(tops: Mapping[str, bool], source: Source) -> Layout | None:
     """
     if tops.get(METADATA) is not False:
         return None
-    table = _load(source.held(METADATA).pieces[0].read(MOST_BYTES + 1))
+    table = _load(source.held(METADATA)[0].read(MOST_BYTES + 1))
     layout = Layout("Gradescope", f"{METADATA} lists {len(table)} submissions", [])
     for folder, entry in table.items():
         students = tuple(_student(s) for s in _listed(_get(entry, "submitters")))

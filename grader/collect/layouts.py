@@ -6,9 +6,12 @@ feedback/file/importziplib.php, which takes folders with and without the last un
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from grader.collect.model import CollectError, Student
 from grader.collect.source import Source
@@ -56,76 +59,119 @@ class Layout:
     notes: list[str] = field(default_factory=list)
 
 
-_CANVAS = re.compile(r"(?is)(.+?)(_late)?_(\d+)_(?:(\d+)_(.+)|(text|link)\.html)")
-_CANVAS_ANONYMOUS = re.compile(r"(?is)(late_)?anon_([^\W_]+)_(?:(\d+)_(.+)|(text|link)\.html)")
-_MOODLE = re.compile(r"(?s)(.*)_(\d+)_assignsubmission_([a-z]+)(?:_(.*))?")
-_BLACKBOARD = re.compile(r"(?s)(.*)_([^_]+)_attempt_(\d{4}(?:-\d\d){5})(?:_(.+)|\.txt)")
+class Form(NamedTuple):
+    """What names a platform gives to files or folders; `_claim` says what the groups mean.
+
+    Attributes:
+        layout: of the platform.
+        words: the form, for a person.
+        pattern: of a whole name.
+        upload: how the name of a file of feedback begins, by the groups.
+        folders: whether folders have such names, too.
+    """
+
+    layout: str
+    words: str
+    pattern: re.Pattern[str]
+    upload: str = ""
+    folders: bool = False
 
 
-def canvas(name: str, is_folder: bool) -> Claim | None:
-    """Read a name of Canvas's flat download."""
+_CANVAS = "<name>_<user id>_<attachment id>_<file>"
+# To add a platform that tells by names whose a file is: add its form.
+FORMS = (
+    Form(
+        "Moodle", "_<id>_assignsubmission_file",
+        re.compile(
+            r"(?s)(?P<name>.*)_(?P<platform_id>\d+)_assignsubmission_(?:file|(?P<text>[a-z]+))"
+            r"(?:_(?P<file>.*))?"
+        ),
+        "{name}_{platform_id}_assignsubmission_file_", folders=True,
+    ),
+    Form(
+        "Blackboard", "_<user>_attempt_<time>",
+        re.compile(
+            r"(?s).*_(?P<student_id>[^_]+)_attempt_(?P<timestamp>\d{4}(?:-\d\d){5})"
+            r"(?:_(?P<file>.+)|(?P<text>\.txt))"
+        ),
+    ),
+    Form(
+        "Canvas", _CANVAS,
+        re.compile(
+            r"(?is)(?P<late>late_)?(?P<student_id>anon_[^\W_]+)_"
+            r"(?:(?P<number>\d+)_(?P<file>.+)|(?P<text>(?:text|link)\.html))"
+        ),
+        "{late}{student_id}_{number}_",
+    ),
+    Form(
+        "Canvas", _CANVAS,
+        re.compile(
+            r"(?is)(?P<name>.+?)(?P<late>_late)?_(?P<platform_id>\d+)_"
+            r"(?:(?P<number>\d+)_(?P<file>.+)|(?P<text>(?:text|link)\.html))"
+        ),
+        "{name}{late}_{platform_id}_{number}_",
+    ),
+)  # fmt: skip
+
+
+def _claim(path: str, groups: Mapping[str, str | None], **more: Any) -> Claim:
+    """Return the claim that the groups of a pattern make.
+
+    Args:
+        path: in the source.
+        groups: `student_id` or `platform_id`; perhaps `name` or `first_name` and `last_name`,
+            `email`, `late`, `timestamp` and `number` (of which the latest is graded), `file`, the
+            name within the submission, and `text`, which says that this holds no code.
+        more: attributes of the claim.
+    """
+    texts = defaultdict(str, {name: text or "" for name, text in groups.items()})
+    full = f"{texts['first_name']} {texts['last_name']}".strip()
+    name = texts["name"] or full
+    user = texts["student_id"]
+    student = Student(
+        texts["platform_id"],
+        (user,) if user else (),
+        # Moodle calls everybody so where the grading is blind.
+        "" if name.casefold() == "participant" else name,
+        texts["email"],
+    )
+    known: dict[str, Any] = {
+        "key": texts["platform_id"] or user,
+        "students": (student,),
+        "target": texts["file"],
+        "late": bool(texts["late"]) if "late" in groups else None,
+        "attempt": texts["timestamp"],
+        "number": texts["number"],
+        "text": bool(texts["text"]),
+    }
+    return Claim(path, **(known | more))
+
+
+def _by_form(form: Form, name: str, is_folder: bool) -> Claim | None:
+    """Read a name of the form."""
+    found = None if is_folder and not form.folders else form.pattern.fullmatch(name)
+    if not found:
+        return None
+    groups = found.groupdict()
+    upload = ""
     if is_folder:
-        return None
-    found = _CANVAS_ANONYMOUS.fullmatch(name)
-    if found:
-        late, user, attachment, file, _ = found.groups()
-        student = Student(ids=(f"anon_{user}",))
-        prefix = f"{late or ''}anon_{user}_{attachment}_"
-        key = f"anon_{user}"
-    else:
-        found = _CANVAS.fullmatch(name)
-        if not found:
-            return None
-        who, late, user, attachment, file, _ = found.groups()
-        student = Student(platform_id=user, name=who)
-        prefix = f"{who}{late or ''}_{user}_{attachment}_"
-        key = user
-    return Claim(
-        name, key, (student,), file or "", late is not None, prefix if attachment else "",
-        text=attachment is None, number=attachment or "",
-    )  # fmt: skip
-
-
-def moodle(name: str, is_folder: bool) -> Claim | None:
-    """Read a name of Moodle's download, with folders or flat."""
-    found = _MOODLE.fullmatch(name)
-    if not found:
-        return None
-    who, user, plugin, rest = found.groups()
-    blind = re.fullmatch(r"(?i)participant", who) is not None
-    student = Student(platform_id=user, name="" if blind else who)
-    upload = f"{name}/" if is_folder else f"{who}_{user}_assignsubmission_file_"
-    return Claim(
-        name, user, (student,), rest or "", None, upload, text=plugin != "file", folder=is_folder
-    )
-
-
-def blackboard(name: str, is_folder: bool) -> Claim | None:
-    """Read a name of Blackboard's flat download."""
-    found = None if is_folder else _BLACKBOARD.fullmatch(name)
-    if not found:
-        return None
-    _, user, attempt, file = found.groups()
-    return Claim(
-        name, user, (Student(ids=(user,)),), file or "", attempt=attempt, text=file is None
-    )
-
-
-Reader = Callable[[str, bool], Claim | None]
-_FLAT: Mapping[str, tuple[Reader, str]] = {
-    "Moodle": (moodle, "_<id>_assignsubmission_file"),
-    "Blackboard": (blackboard, "_<user>_attempt_<time>"),
-    "Canvas": (canvas, "<name>_<user id>_<attachment id>_<file>"),
-}
+        upload = f"{name}/"
+    elif groups.get("number", "") is not None:
+        upload = form.upload.format(**{key: text or "" for key, text in groups.items()})
+    return _claim(name, groups, upload=upload, folder=is_folder)
 
 
 def by_names(tops: Mapping[str, bool]) -> Layout | None:
     """Recognise a platform by the names at the top, if half of them at least are of its form."""
-    for layout, (read, form) in _FLAT.items():
-        claims = {name: read(name, is_folder) for name, is_folder in tops.items()}
+    for layout, words in {form.layout: form.words for form in FORMS}.items():
+        forms = [form for form in FORMS if form.layout == layout]
+        claims = {
+            name: next(filter(None, (_by_form(form, name, folder) for form in forms)), None)
+            for name, folder in tops.items()
+        }
         found = [claim for claim in claims.values() if claim]
         if found and len(found) * 2 >= len(tops):
-            why = f"{len(found)} of {len(tops)} names have the form {form}"
+            why = f"{len(found)} of {len(tops)} names have the form {words}"
             return Layout(layout, why, found, [n for n, claim in claims.items() if not claim])
     return None
 
@@ -142,7 +188,8 @@ def is_class(tops: Mapping[str, bool]) -> bool:
 def clones(tops: Mapping[str, bool], source: Source) -> Layout | None:
     """Recognise clones of GitHub Classroom: folders of one prefix with a .git in them."""
     folders = [name for name, is_folder in tops.items() if is_folder]
-    cloned = [name for name in folders if source.has(f"{name}/.git")]
+    places = {name: source.location(f"{name}/.git") for name in folders}
+    cloned = [name for name, place in places.items() if place and place.exists()]
     if not cloned or len(cloned) * 2 < len(folders):
         return None
     prefix = _prefix(folders)
@@ -157,11 +204,8 @@ def clones(tops: Mapping[str, bool], source: Source) -> Layout | None:
 
 def _prefix(names: list[str]) -> str:
     """Return what all names start with, up to a hyphen."""
-    if len(names) < 2:
-        return ""
-    first, last = min(names), max(names)
-    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)
-    return first[: first[:same].rfind("-") + 1]
+    same = os.path.commonprefix(names) if len(names) > 1 else ""
+    return same[: same.rfind("-") + 1]
 
 
 def folders_and_archives(tops: Mapping[str, bool]) -> Layout | None:
@@ -191,9 +235,8 @@ def by_pattern(paths: Iterable[str], expression: str) -> Layout:
 
     Args:
         paths: of all files, with slashes.
-        expression: has a group `student_id`; may have `name`, `first_name`, `last_name`, `email`,
-            `timestamp`, `late`, and `file`, the name within the submission (else what follows
-            the match, else the file's own name).
+        expression: has a group `student_id`; may have the others of `_claim`. Without `file` it is
+            what follows the match, else the file's own name.
 
     Raises:
         CollectError: the expression is none, or lacks the group.
@@ -210,12 +253,7 @@ def by_pattern(paths: Iterable[str], expression: str) -> Layout:
         if not found or not found["student_id"]:
             layout.ignored.append(path)
             continue
-        groups = {name: text or "" for name, text in found.groupdict().items()}
-        full = " ".join(filter(None, (groups.get("first_name"), groups.get("last_name"))))
-        user, email = groups["student_id"], groups.get("email", "")
-        student = Student("", (user,), groups.get("name") or full, email)
-        target = groups.get("file") or path[found.end() :].lstrip("/") or path.split("/")[-1]
-        late = bool(groups["late"]) if "late" in groups else None
-        attempt = groups.get("timestamp", "")
-        layout.claims.append(Claim(path, user, (student,), target, late, attempt=attempt))
+        groups = found.groupdict()
+        rest = path[found.end() :].lstrip("/") or path.split("/")[-1]
+        layout.claims.append(_claim(path, groups, target=groups.get("file") or rest))
     return layout

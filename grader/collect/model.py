@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from grader.entry import Entry
 from grader.text import one_line
 
 MOST_KEY = 80
@@ -40,27 +41,17 @@ class Student:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One file of a submission: where it goes, and what reads at most n bytes of it."""
-
-    path: str
-    read: Callable[[int], bytes]
-
-
-@dataclass(frozen=True, slots=True)
 class Collected:
     """One submission: one grading run, one gradebook row for each of its students.
 
     Attributes:
         key: unique in the class and safe as the name of a folder; the same in every run.
         students: one, or the members of a group; empty when the download names nobody.
-        path: what lies ready for `grader.intake.stage`, or None if it must be unpacked first:
-            `grader.collect.place` does either.
-        pieces: the files to unpack when `path` is None.
+        path: a folder or file on disk that holds it all, or None.
+        pieces: the files that it is put together from where `path` is None.
         late: True or False where the platform says so, else None.
         notes: sentences on how it was collected.
         upload: prefix of a feedback file's name in this platform's upload, or "".
-        stamp: another one after every change of what was handed in, "" where nothing tells.
         packed: the archive of the class and where in it this lies, or "" and "" where it lies on
             disk, or has to be put together from several files.
     """
@@ -68,11 +59,10 @@ class Collected:
     key: str
     students: tuple[Student, ...]
     path: Path | None
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[Entry, ...] = ()
     late: bool | None = None
     notes: tuple[str, ...] = ()
     upload: str = ""
-    stamp: str = ""
     packed: tuple[str, str] = ("", "")
 
     @property
@@ -94,7 +84,7 @@ class Report:
         renamed: a file whose name the platform had changed.
         late: handed in late.
         nested: an archive within the submission that was opened.
-        unreadable: will not be gradable, and why.
+        unreadable: cannot be graded, and why; known when each has been read.
         refused: entries with an unsafe path.
         ignored: files that belong to nobody.
     """
@@ -126,10 +116,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Collection:
-    """A class: its submissions, sorted by key, and the report on them."""
+    """A class: its submissions, sorted by key, the report on them, and of whom nothing came."""
 
     submissions: list[Collected]
     report: Report
+    missing: Sequence[Student] = ()
 
 
 def safe_key(text: str) -> str:

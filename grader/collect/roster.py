@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from grader.collect.model import Collected, Report, Student, one_line
+from grader.collect.model import Collected, Collection, Report, Student
 from grader.csvtext import read_table
 from grader.matching import match, name_key
+from grader.text import one_line
 
 _HEADS = {
     "platform_id": ("canvasid", "moodleid", "platformid"),
@@ -91,41 +92,36 @@ def _student(cells: dict[str, str]) -> Student:
     return Student(cells["platform_id"], ids, name, cells["email"])
 
 
-def compare(submissions: Sequence[Collected], roster: Roster, report: Report) -> list[Collected]:
-    """Complete the students by the roster, and report who is missing and who is unknown.
+def compare(submissions: Sequence[Collected], roster: Roster, report: Report) -> Collection:
+    """Return the class, its students with the roster's ids, names and addresses.
 
-    Returns:
-        The submissions, their students with the roster's ids, names and addresses.
+    Who is missing and who is unknown is reported. A student who is nobody's match, but whose id
+    came, perhaps twice, is not missing.
     """
     came = [(i, k) for i, one in enumerate(submissions) for k in range(len(one.students))]
     ours = [submissions[i].students[k] for i, k in came]
     listed = roster.students
-
-    def ids(student: Student) -> list[str]:
-        return [text.casefold() for text in (*student.ids, student.email) if text]
-
     pairs = match(
-        len(ours),
-        range(len(listed)),
-        [
-            (lambda i: [ours[i].platform_id], lambda row: [listed[row].platform_id]),
-            (lambda i: ids(ours[i]), lambda row: ids(listed[row])),
-            # A download may know nobody but by number, which a roster often has as the id.
-            (lambda i: [ours[i].platform_id], lambda row: ids(listed[row])),
-            (lambda i: [_letters(ours[i])], lambda row: [_letters(listed[row])]),
-        ],
+        # A download may know nobody but by number, which a roster often has as the id.
+        [([s.platform_id], _ids(s), [s.platform_id], [_letters(s)]) for s in ours],
+        [([s.platform_id], _ids(s), _ids(s), [_letters(s)]) for s in listed],
     )
     report.notes += roster.notes
-    report.missing += [s.who for row, s in enumerate(listed) if row not in pairs.values()]
+    matched, known_ids = set(pairs.values()), {key for student in ours for key in _ids(student)}
+    unmatched = [s for row, s in enumerate(listed) if row not in matched]
+    missing = [s for s in unmatched if not known_ids & set(_ids(s))]
+    report.missing += [student.who for student in missing]
     report.unknown += [ours[i].who for i in range(len(ours)) if i not in pairs]
     known = {came[i]: _merged(ours[i], listed[row]) for i, row in pairs.items()}
-    return [
-        replace(
-            one,
-            students=tuple(known.get((i, k), student) for k, student in enumerate(one.students)),
-        )
+    completed = [
+        replace(one, students=tuple(known.get((i, k), s) for k, s in enumerate(one.students)))
         for i, one in enumerate(submissions)
     ]
+    return Collection(completed, report, missing)
+
+
+def _ids(student: Student) -> list[str]:
+    return [text.casefold() for text in (*student.ids, student.email) if text]
 
 
 def _letters(student: Student) -> str:

@@ -9,12 +9,11 @@ import stat
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
-from grader.collect.model import CollectError, Piece
-from grader.entries import list_entries
-from grader.entry import stamp_of
+from grader.collect.model import CollectError
+from grader.entries import Entry, IntakeError, list_entries, read_file
 from grader.settings import Staging
+from grader.text import one_line
 
 # A class of 10,000 with 50 files each; more is no class.
 MOST_MEMBERS = 500_000
@@ -22,40 +21,6 @@ JUNK = frozenset({
     "__MACOSX", "Thumbs.db", "desktop.ini", "__pycache__", ".DS_Store", ".git", ".gitignore",
     ".ipynb_checkpoints", ".venv", ".idea", ".vscode",
 })  # fmt: skip
-
-
-class Held(NamedTuple):
-    """The files below a path, and stamps of all that lies there, links and pipes too."""
-
-    pieces: list[Piece]
-    stamps: list[tuple[str, tuple[int, ...]]]
-
-
-class Source(Protocol):
-    """Files by their paths; a path may be a folder's."""
-
-    refused: list[str]
-
-    def inside(self, folder: str) -> Source:
-        """Return what lies in a folder at the top, as a source of its own."""
-
-    def tops(self) -> dict[str, bool]:
-        """Return the names at the top, and whether each is a folder."""
-
-    def files(self) -> Iterator[str]:
-        """Yield the paths of all files."""
-
-    def held(self, path: str) -> Held:
-        """Return the files of a folder, by paths within it, or the one file, by its name."""
-
-    def has(self, path: str) -> bool:
-        """Tell whether a file or folder lies at `path`."""
-
-    def location(self, path: str) -> Path | None:
-        """Return where `path` lies on disk, or None."""
-
-    def packed(self, path: str) -> tuple[str, str]:
-        """Return the archive in which `path` lies, and where in it; "" and "" on disk."""
 
 
 def is_junk(name: str) -> bool:
@@ -73,11 +38,11 @@ class FolderSource:
         self.refused: list[str] = []
 
     def inside(self, folder: str) -> FolderSource:
-        """Return a folder at the top as a source of its own."""
+        """Return what lies in a folder at the top as a source of its own."""
         return FolderSource(self.root / folder, self.limits)
 
     def tops(self) -> dict[str, bool]:
-        """Return the names at the top; links are not followed."""
+        """Return the names at the top, and whether each is a folder; links are not followed."""
         found = {}
         self.refused = []
         for entry in os.scandir(self.root):
@@ -98,40 +63,28 @@ class FolderSource:
                 if not is_junk(name) and stat.S_ISREG(path.lstat().st_mode):
                     yield path.relative_to(self.root).as_posix()
 
-    def held(self, path: str) -> Held:
-        """Return what lies below `path`.
+    def held(self, path: str) -> list[Entry]:
+        """Return the files of a folder, by paths within it, or the one file, by its name.
 
         Raises:
             IntakeError: the folder cannot be read, or holds more than a submission may.
         """
         here = self.root / path
         if here.is_dir():
-            found = list_entries(here, self.limits)
-            pieces = [Piece(entry.path, entry.read) for entry in found if entry.kind == "file"]
-            return Held(pieces, [(entry.path, entry.stamp) for entry in found])
-        stamps = [(here.name, stamp_of(here.lstat()))]
-        return Held([Piece(here.name, functools.partial(_read_file, here))], stamps)
-
-    def has(self, path: str) -> bool:
-        """Tell whether something lies there."""
-        return (self.root / path).exists()
+            return [e for e in list_entries(here, self.limits) if e.kind == "file"]
+        return [Entry(here.name, "file", functools.partial(read_file, here))]
 
     def location(self, path: str) -> Path | None:
-        """Return the path on disk."""
+        """Return where `path` lies on disk, or None."""
         return self.root / path
 
     def packed(self, path: str) -> tuple[str, str]:
-        """Return nothing: it is on disk."""
+        """Return the archive in which `path` lies, and where in it; "" and "" on disk."""
         return "", ""
 
 
-def _read_file(path: Path, size: int) -> bytes:
-    with path.open("rb") as file:
-        return file.read(size)
-
-
 class ZipSource:
-    """One zip with all submissions."""
+    """One zip with all submissions; its methods are those of a folder."""
 
     def __init__(self, path: Path) -> None:
         """List the members.
@@ -142,71 +95,69 @@ class ZipSource:
         self.path = path
         self.folder = ""
         self.refused: list[str] = []
-        self.members: dict[str, int]
-        self.folders: dict[str, list[str]]
+        # Of each top the files below it; "" = the top itself.
+        self.members: dict[str, zipfile.ZipInfo] = {}
+        self.folders: dict[str, list[str]] = {}
         try:
-            self.stamp = stamp_of(path.stat())
-            members = open_zip(path, self.stamp).infolist()
+            self.archive = zipfile.ZipFile(path)
+            members = self.archive.infolist()
         except Exception as error:  # zipfile raises whatever a malformed field provokes
             raise CollectError(f"{path} is no zip that can be read: {error}") from None
         if len(members) > MOST_MEMBERS:
             raise CollectError(f"{path} holds more than {MOST_MEMBERS} files: is it one class?")
         safe = {}
-        for index, member in enumerate(members):
-            parts = tuple(member.filename.split("/"))
+        for member in members:
+            parts = member.filename.split("/")
             mode = member.external_attr >> 16
             if member.is_dir():
                 continue
             if not _is_safe(parts) or (stat.S_IFMT(mode) and not stat.S_ISREG(mode)):
                 self.refused.append(f"{member.filename}: an unsafe path or a special file")
-            elif not any(is_junk(part) for part in parts):
-                safe[parts] = index
+            elif not any(map(is_junk, parts)):
+                safe[member.filename] = member
         self._index(safe)
 
-    def _index(self, members: dict[tuple[str, ...], int]) -> None:
-        self.members, self.folders = {}, {}
-        for parts, index in sorted(members.items()):
-            name = "/".join(parts)
-            self.members[name] = index
-            self.folders.setdefault(parts[0] if len(parts) > 1 else "", []).append(name)
+    def _index(self, members: dict[str, zipfile.ZipInfo]) -> None:
+        self.members = dict(sorted(members.items(), key=lambda pair: pair[0].split("/")))
+        self.folders = {}
+        for name in self.members:
+            top, slash, _ = name.partition("/")
+            self.folders.setdefault(top if slash else "", []).append(name)
 
     def inside(self, folder: str) -> ZipSource:
-        """Return a folder at the top as a source of its own."""
+        """Return what lies in a folder at the top as a source of its own."""
         inner = copy.copy(self)
         inner.folder = f"{self.folder}{folder}/"
         names = self.folders[folder]
-        inner._index({tuple(name.split("/")[1:]): self.members[name] for name in names})
+        inner._index({name.partition("/")[2]: self.members[name] for name in names})
         return inner
 
     def tops(self) -> dict[str, bool]:
-        """Return the names at the top."""
-        found = dict.fromkeys((name for name in self.folders if name), True)
+        """Return the names at the top, and whether each is a folder."""
+        found = dict.fromkeys(filter(None, self.folders), True)
         found.update(dict.fromkeys(self.folders.get("", []), False))
         return dict(sorted(found.items()))
 
     def files(self) -> Iterator[str]:
-        """Yield the paths of all files."""
+        """Yield the paths of all files, in order."""
         return iter(self.members)
 
-    def held(self, path: str) -> Held:
-        """Return the files below `path`."""
+    def held(self, path: str) -> list[Entry]:
+        """Return the files of a folder, by paths within it, or the one file, by its name."""
         if path in self.members:
-            return Held([Piece(path.rsplit("/", 1)[-1], self._reader(path))], self._stamps([path]))
-        prefix = f"{path}/"
-        top = self.folders.get(path.split("/")[0], [])
-        names = [name for name in top if name.startswith(prefix)]
-        pieces = [Piece(name.removeprefix(prefix), self._reader(name)) for name in names]
-        return Held(pieces, self._stamps(names))
+            names, above = [path], path.rfind("/") + 1
+        else:
+            below = self.folders.get(path.partition("/")[0], [])
+            names, above = [n for n in below if n.startswith(f"{path}/")], len(path) + 1
+        return [Entry(n[above:], "file", functools.partial(self._read, n)) for n in names]
 
-    def _reader(self, name: str) -> functools.partial[bytes]:
-        return functools.partial(_read_member, self.path, self.stamp, self.members[name])
-
-    def _stamps(self, names: list[str]) -> list[tuple[str, tuple[int, ...]]]:
-        return [("", self.stamp), *((f"{self.members[name]} {name}", ()) for name in names)]
-
-    def has(self, path: str) -> bool:
-        """Tell whether a file or a folder lies there."""
-        return path in self.members or bool(self.held(path).pieces)
+    def _read(self, name: str, size: int) -> bytes:
+        try:
+            with self.archive.open(self.members[name]) as file:
+                return file.read(size)
+        except Exception as error:  # as above
+            last = one_line(name.rsplit("/", 1)[-1])
+            raise IntakeError(f"{last} cannot be read: {error}") from None
 
     def location(self, path: str) -> Path | None:
         """Return None: nothing lies on disk."""
@@ -217,20 +168,10 @@ class ZipSource:
         return str(self.path), self.folder + path
 
 
-@functools.lru_cache(maxsize=2)
-def open_zip(path: Path, stamp: tuple[int, ...]) -> zipfile.ZipFile:
-    """Return the zip, open for reading; the directory of a large one is read once only."""
-    assert stamp  # tells a zip from another that took its place
-    return zipfile.ZipFile(path)
+Source = FolderSource | ZipSource
 
 
-def _read_member(path: Path, stamp: tuple[int, ...], index: int, size: int) -> bytes:
-    archive = open_zip(path, stamp)
-    with archive.open(archive.infolist()[index]) as file:
-        return file.read(size)
-
-
-def _is_safe(parts: tuple[str, ...]) -> bool:
+def _is_safe(parts: list[str]) -> bool:
     """Tell whether a member's path stays where it belongs, on any system."""
     bad = any(part in ("", ".", "..") or "\\" in part or "\x00" in part for part in parts)
     return not bad and not parts[0].endswith(":")

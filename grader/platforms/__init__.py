@@ -1,42 +1,57 @@
-"""A result in the formats of other platforms: one pure function from `results.json` for each."""
+"""A result in the formats of other platforms: a pure function of what students may see of it.
+
+To add a platform: write such a function and name it in `EXPORTERS`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from grader.files import replace_file
-from grader.platforms import (
-    autolab,
-    github,
-    gradescope,
-    junit,
-    markdown,
-    nbgrader_csv,
-    prairielearn,
-)
-from grader.platforms.common import ExportError
+from grader.platforms import formats, junit, markdown
+from grader.platforms.common import ExportError, Result, fitting, read
 
 __all__ = ["EXPORTERS", "ExportError", "Exporter", "export"]
 
 
-class Exporter(NamedTuple):
-    """The file's name beside `results.json`, and what writes its text from the tree."""
+@dataclass(frozen=True)
+class Exporter:
+    """A format.
+
+    Attributes:
+        filename: of the file beside `results.json`.
+        text: returns the file's text.
+        most_bytes: what the platform takes; longer texts of a result are cut.
+    """
 
     filename: str
-    write: Callable[[Mapping[str, Any]], str]
+    text: Callable[[Result], str]
+    most_bytes: int = 1_000_000
+
+    def write(self, tree: Mapping[str, Any]) -> str:
+        """Return the file's text for a `results.json` tree.
+
+        Raises:
+            ExportError: the tree is no result that can be exported.
+        """
+        return fitting(read(tree), self.text, self.most_bytes)
 
 
+# Linux hands a process no variable of more than 128 KiB.
+_VARIABLE = 120_000
 EXPORTERS = {
-    "gradescope": Exporter("gradescope.json", gradescope.write),
-    "github": Exporter("github-annotations.txt", github.write_annotations),
-    "classroom": Exporter("github-classroom.txt", github.write_classroom),
-    "markdown": Exporter("report.md", markdown.write),
-    "junit": Exporter("junit.xml", junit.write),
-    "nbgrader": Exporter("nbgrader.csv", nbgrader_csv.write),
-    "prairielearn": Exporter("prairielearn.json", prairielearn.write),
-    "autolab": Exporter("autolab.txt", autolab.write),
+    "gradescope": Exporter("gradescope.json", formats.gradescope),
+    "github": Exporter("github-annotations.txt", formats.github, _VARIABLE),
+    "classroom": Exporter("github-classroom.txt", formats.classroom, _VARIABLE),
+    # GitHub refuses a job summary of more than 1 MiB.
+    "markdown": Exporter("report.md", markdown.report),
+    "junit": Exporter("junit.xml", junit.report, 5_000_000),
+    "nbgrader": Exporter("nbgrader.csv", formats.nbgrader),
+    "prairielearn": Exporter("prairielearn.json", formats.prairielearn),
+    "autolab": Exporter("autolab.txt", formats.autolab),
 }
 
 

@@ -11,8 +11,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -26,6 +27,8 @@ OUR_FAULT = (
     "grade it again."
 )
 UNFINISHED = "Grading did not finish. What stands here was found until then and is not final."
+# Every text is cut to so many characters, from whole to none, until a result fits.
+_SIZES = (20000, 4000, 1000, 300, 80, 0)
 # A score is rounded to two decimals once, so two roundings differ by at most this much.
 _ROUNDING = Fraction(1, 200)
 
@@ -106,7 +109,19 @@ class Result:
     contained: bool
     notes: tuple[str, ...]
     flags: tuple[dict[str, str], ...]
-    headline: str
+
+    @property
+    def headline(self) -> str:
+        """Say in a line or two how it stands."""
+        if self.score is None:
+            return OUR_FAULT
+        text = f"{number(self.score)} of {number(self.max_score)} points."
+        if not self.complete:
+            return f"{text} {UNFINISHED}"
+        if self.passed:
+            return f"{text} Passed: every part and every gate."
+        first = next((row for row in self.rows if not row.passed), None)
+        return f"{text} Not passed yet." + (f" First to look at: {first.title}." if first else "")
 
     @property
     def seconds(self) -> float:
@@ -149,7 +164,6 @@ def read(tree: Mapping[str, Any]) -> Result:
                 {"code": plain(str(f["code"])), "message": plain(str(f["message"]))}
                 for f in flags(tree)
             ),
-            headline=_headline(rows, score, max_score, complete, passed),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ExportError(f"not the tree of a results.json: {error!r}") from None
@@ -166,11 +180,6 @@ def exact(value: Any, what: str) -> Fraction:
     if not math.isfinite(value) or value < 0:
         raise ExportError(f"{what} must be finite and at least 0, got {value!r}")
     return Fraction(str(value))
-
-
-def points(value: Fraction) -> int | float:
-    """Return a score as a number for JSON."""
-    return number(value)
 
 
 def _row(entry: Mapping[str, Any], kind: str, label: str) -> Row:
@@ -247,15 +256,39 @@ def _balanced(rows: list[Row], score: Fraction | None, most: Fraction) -> list[R
     return rows
 
 
-def _headline(
-    rows: Sequence[Row], score: Fraction | None, most: Fraction, complete: bool, passed: bool
-) -> str:
-    if score is None:
-        return OUR_FAULT
-    text = f"{points(score)} of {points(most)} points."
-    if not complete:
-        return f"{text} {UNFINISHED}"
-    if passed:
-        return f"{text} Passed: every part and every gate."
-    first = next((row for row in rows if not row.passed), None)
-    return f"{text} Not passed yet." + (f" First to look at: {first.title}." if first else "")
+def fitting(result: Result, text: Callable[[Result], str], most_bytes: int) -> str:
+    """Return the text of `result`, whose own texts are cut as far as `most_bytes` make necessary.
+
+    Raises:
+        ExportError: even without any text it does not fit.
+    """
+    for size in _SIZES:
+        found = text(_shortened(result, size))
+        if len(found.encode()) <= most_bytes:
+            return found
+    raise ExportError(f"the result does not fit into {most_bytes} bytes, even without any text")
+
+
+def _shortened(result: Result, most: int) -> Result:
+    """Return `result` with every text cut to `most` characters."""
+
+    def cut(text: str) -> str:
+        return text if len(text) <= most else text[: max(0, most - 4)] + " ..." if most else ""
+
+    def rows(old: Iterable[Row]) -> tuple[Row, ...]:
+        return tuple(
+            replace(
+                row,
+                text=cut(row.text),
+                cases=tuple(replace(case, text=cut(case.text)) for case in row.cases),
+            )
+            for row in old
+        )
+
+    notes = tuple(map(cut, result.notes)) if most else ()
+    return replace(result, rows=rows(result.rows), stretch=rows(result.stretch), notes=notes)
+
+
+def to_json(value: Any) -> str:
+    """Return strict JSON of one value and a newline."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

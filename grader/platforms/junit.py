@@ -8,15 +8,11 @@ skipped too: a CI goes red where there is a failure, and only where the lab is n
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from grader.platforms.common import OUR_FAULT, UNFINISHED, Case, Result, Row, points, read
-from grader.platforms.fit import fitting
-from grader.result import Status
+from grader.platforms.common import OUR_FAULT, UNFINISHED, Case, Result, Row
+from grader.result import Status, number
 
-MOST_BYTES = 5_000_000
 _WRONG = ("failure", "error")
 _TAGS = {
     Status.FAILED: "failure",
@@ -31,12 +27,8 @@ _TAGS = {
 }
 
 
-def write(tree: Mapping[str, Any]) -> str:
-    """Return JUnit XML of a `results.json` tree."""
-    return fitting(read(tree), _write, MOST_BYTES)
-
-
-def _write(result: Result) -> str:
+def report(result: Result) -> str:
+    """Return JUnit XML of a result."""
     root = ET.Element("testsuites", name=result.name)
     for name, kind in (("tasks", "task"), ("gates", "gate"), ("stretch", "stretch")):
         rows = [row for row in (*result.rows, *result.stretch) if row.kind == kind]
@@ -71,7 +63,7 @@ def _add_row(suite: ET.Element, row: Row) -> None:
         element = _add_case(suite, f"{suite.get('name')}.{row.name}", case)
         if len(suite) == before + 1:
             out = ET.SubElement(element, "system-out")
-            out.text = f"{row.title}: {points(row.score)} of {points(row.max_score)} points"
+            out.text = f"{row.title}: {number(row.score)} of {number(row.max_score)} points"
 
 
 def _add_case(suite: ET.Element, group: str, case: Case) -> ET.Element:

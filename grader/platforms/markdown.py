@@ -7,21 +7,12 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping
-from typing import Any
 
-from grader.platforms.common import WORDS, Result, Row, points, read
-from grader.platforms.fit import fitting
+from grader.platforms.common import WORDS, Result, Row
+from grader.result import number
 
-# GitHub refuses a job summary of more than 1 MiB.
-MOST_BYTES = 1_000_000
 # Anywhere; a bare address; a list, quotation or heading at the start of a line.
 _MARKUP = re.compile(r"[\\`*_\[\]|~@!]|(?<=www)\.|:(?=//)|^(?:[-+#=>]|\d+(?=[.)]))")
-
-
-def write(tree: Mapping[str, Any]) -> str:
-    """Return the report on a `results.json` tree."""
-    return fitting(read(tree), report, MOST_BYTES)
 
 
 def report(result: Result) -> str:
@@ -55,7 +46,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _table_row(row: Row) -> str:
-    earned = f"{points(row.score)} of {points(row.max_score)}"
+    earned = f"{number(row.score)} of {number(row.max_score)}"
     apart = " (apart)" if row.kind == "stretch" else ""
     label = f"{row.kind} {row.label}"
     return f"| {escaped(label)} | {escaped(row.name)} | {WORDS[row.status]} | {earned}{apart} |"
