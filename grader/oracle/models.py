@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from grader.oracle.attention import multi_head_attention, padding_mask, zero_padding
 from grader.oracle.layers import (
@@ -134,8 +135,9 @@ def causal_stack(
     scope: Scope, x: Array, *, valid: Mask | None = None, score_bias: Array | None = None
 ) -> Array:
     """Run the causal blocks one after another, then the final norm; shapes as in encoder_block."""
-    own = {"valid": valid, "score_bias": score_bias}
-    return _stack(scope, x, valid, lambda block, y: causal_block(block, y, **own))
+    return _stack(
+        scope, x, valid, lambda block, y: encoder_block(block, y, valid, score_bias, causal=True)
+    )
 
 
 def decoder(
@@ -148,7 +150,11 @@ def decoder(
     score_bias: Array | None = None,
 ) -> Array:
     """Run the decoder blocks one after another, then the final norm; shapes as in decoder_block."""
-    own = {"target_valid": target_valid, "memory_valid": memory_valid, "score_bias": score_bias}
+    own: dict[str, Any] = {
+        "target_valid": target_valid,
+        "memory_valid": memory_valid,
+        "score_bias": score_bias,
+    }
     return _stack(scope, x, target_valid, lambda block, y: decoder_block(block, y, memory, **own))
 
 
