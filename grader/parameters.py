@@ -6,7 +6,7 @@ With these the referee can draw every weight of a submission's model without bui
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 Shapes = dict[str, tuple[int, ...]]
@@ -55,6 +55,10 @@ class ProbeConfig:
         if unknown:
             raise ValueError(f"config fields must be among {sorted(known)}, got {unknown}")
         return cls(**values)
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that say something, as `ModelConfig` takes them."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
     def d_head(self) -> int:

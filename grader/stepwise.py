@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,9 +64,8 @@ def gaps(submission: Submission, rng: Draws, kind: str, shape: ProbeConfig) -> l
 
 
 def _build(rng: Draws, kind: str, shape: ProbeConfig, *, own: bool) -> Question:
-    fields = {k: v for k, v in asdict(shape).items() if v is not None}
     weights = None if own else rng.child("weights").weights(parameter_shapes(shape, kind))
-    return build("model", CLASSES[kind], config(**fields), weights=weights)
+    return build("model", CLASSES[kind], config(**shape.given()), weights=weights)
 
 
 def _ask(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from grader import handed
 from grader.compare import agrees, fail, judge
 from grader.expectations import Ask, Expected
-from grader.parts import TOLERANCE_FLOAT32, Case, Trial, ask, post, real, returned, sure
+from grader.parts import TOLERANCE_FLOAT32, Case, Trial, ask, real, returned, sure
 from grader.result import CheckFailed
 from grader.student_error import StudentError
 from grader.submission import Submission, tensor
@@ -21,16 +22,6 @@ UNEXPLAINED = ("values_differ", "not_finite")
 OWNERS = {"attention": "attention.MultiHeadAttention", "branch": "residual.ResidualBranch"}
 
 
-def silenced(trial: Trial) -> Trial:
-    """Return the trial with sub-layers that answer 0: their last projections are 0."""
-    last = ("out_proj.", "output_projection.")
-    weights = {
-        name: weight * 0.0 if any(part in name for part in last) else weight
-        for name, weight in trial.weights.items()
-    }
-    return replace(trial, weights=weights)
-
-
 def try_modules(
     submission: Submission, expected: Ask, advice: str, *trials: Trial
 ) -> dict[str, Any]:
@@ -38,20 +29,17 @@ def try_modules(
 
     A call whose failure has a known cause speaks before an earlier one that has none.
     """
-    questions = []
-    for trial in trials:
-        questions += [trial.build(), *map(trial.call, trial.cases)]
-    asked = post(submission, *questions)
-    expectations = [trial.expect(expected, case) for trial in trials for case in trial.cases]
-    answers, tolerance = asked.answers()
+    questions = [q for trial in trials for q in (trial.build(), *map(trial.call, trial.cases))]
+    answers, tolerance = ask(submission, *questions)
+    coming = iter(answers)
     largest = 0.0
     unexplained: list[tuple[Trial, Case, CheckFailed | StudentError]] = []
     for trial in trials:
-        _check_built(submission, trial, answers.pop(0))
-        for case in trial.cases:
+        built, *given = islice(coming, 1 + len(trial.cases))
+        _check_built(submission, trial, built)
+        for case, answer in zip(trial.cases, given, strict=True):
             try:
-                right, answer = expectations.pop(0), answers.pop(0)
-                gap = _judge_case(expected, trial, case, right[""], answer, advice, tolerance)
+                gap = _judge_case(expected, trial, case, answer, advice, tolerance)
                 largest = max(largest, gap)
             except StudentError as error:
                 if error.kind != "raised":
@@ -81,7 +69,7 @@ def _check_built(submission: Submission, trial: Trial, answer: Any) -> None:
     if target is not None and not trial.target.startswith(target.split(".")[0]):
         start = ".".join([*before, owner, ""])
         own = {n.removeprefix(start): w for n, w in trial.weights.items() if n.startswith(start)}
-        options = {"rope": False} if target.startswith("attention") else {}
+        options = {"rope": False} if owner.endswith("attention") else {}
         alone = replace(trial, target=target, weights=own, options=options)
         (inner,) = submission.attempt(alone.build())
         if isinstance(inner, StudentError) and inner.kind == "constructor_changed":
@@ -121,10 +109,10 @@ def _in_branch(
 
 
 def _judge_case(
-    expected: Ask, trial: Trial, case: Case, right: np.ndarray, answer: Any, advice: str,
-    tolerance: float,
-) -> float:  # fmt: skip
+    expected: Ask, trial: Trial, case: Case, answer: Any, advice: str, tolerance: float
+) -> float:
     """Return the largest difference at real positions; padded ones must hold exactly 0."""
+    right = trial.expect(expected, case)[""]
     value = returned(answer, case.what, trial.part)
     whole = isinstance(value, np.ndarray) and value.shape == right.shape
     shown = real(value, case.valid) if whole else value

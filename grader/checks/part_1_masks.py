@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,15 @@ import pytest
 from grader.compare import Suspect, fail, judge
 from grader.draws import Draws
 from grader.expectations import Ask
-from grader.parts import must_raise, returned
+from grader.parts import Call, returned, try_calls, try_refusals
 from grader.submission import Submission, call, tensor
 
+PADDING, COMBINE = "masks.padding_mask", "masks.combine_masks"
 FLIPPED = "it is the opposite: the lab's masks say True where a token may be attended to."
-# Queries, keys and offset.
-CAUSAL = [(5, 5, 0), (3, 7, 4), (1, 5, 4), (7, 3, 0), (2, 11, 5), (3, 1, 0), (1, 5, 2),
-          (67, 67, 0), (2, 257, 255)]  # fmt: skip
 POLARITY = "Compare with the sentence on polarity at the top of masks.py."
+# Queries, keys and offset; some longer than any vector register.
+CAUSAL = ((5, 5, 0), (3, 7, 4), (1, 5, 4), (7, 3, 0), (2, 11, 5), (3, 1, 0), (1, 5, 2),
+          (67, 67, 0), (2, 257, 255))  # fmt: skip
 
 
 @pytest.mark.part("1.1")
@@ -25,29 +27,24 @@ def test_padding_mask_marks_real_tokens(
     submission: Submission, rng: Draws, expected: Ask
 ) -> dict[str, Any]:
     """padding_mask is True exactly at the real tokens, whatever the padding id."""
-    evidence = {}
+    calls = []
     for pad_id in (0, 5):
         ids = rng.child(str(pad_id)).integers((5, 7), 0, 11)
         ids[1, 3:] = ids[2, 0] = ids[4] = pad_id  # at the end, in front, and nothing else
         ids[0, 0] = 5 - pad_id
         want = expected("padding_mask", ids=ids, pad_id=pad_id)["value"]
-        got = submission.call("masks.padding_mask", ids, pad_id)
         what = f"padding_mask(ids, pad_id={pad_id})"
-        got = tensor(got, want.shape, what, "masks", "b")
-        suspects = [
+        suspects = (
             Suspect("padding_polarity_flipped", ~want, FLIPPED, POLARITY),
             Suspect("wrong_pad_id", ids != 0, "it compares with 0, not with pad_id.",
                     "Use the argument pad_id."),
             Suspect("no_padding_mask", np.ones_like(want), "it calls every token real.",
                     "Compare each id with pad_id."),
-        ]  # fmt: skip
-        advice = "Compare each id with pad_id, element by element."
-        evidence = judge(got, want, what=what, part="masks", suspects=suspects, advice=advice)
-        what = f"{what} of one row"
-        got = tensor(submission.call("masks.padding_mask", ids[1:2], pad_id),
-                     (1, 7), what, "masks", "b")  # fmt: skip
-        judge(got, want[1:2], what=what, part="masks", suspects=[], advice=advice)
-    return evidence
+        )  # fmt: skip
+        calls.append(Call(what, call(PADDING, ids, pad_id), want, suspects))
+        calls.append(Call(f"{what} of one row", call(PADDING, ids[1:2], pad_id), want[1:2]))
+    advice = "Compare each id with pad_id, element by element."
+    return try_calls(submission, "masks", advice, *calls)
 
 
 @pytest.mark.part("1.1")
@@ -57,75 +54,65 @@ def test_padding_mask_without_padding_id_hides_nothing(
     """padding_mask with pad_id None is True everywhere."""
     ids = rng.integers((3, 5), 0, 7)
     want = expected("padding_mask", ids=ids, pad_id=None)["value"]
-    got = submission.call("masks.padding_mask", ids, None)
-    what = "padding_mask(ids, pad_id=None)"
-    got = tensor(got, want.shape, what, "masks", "b")
-    return judge(got, want, what=what, part="masks", suspects=[],
-                 advice="Without a padding id every token is an ordinary one.")  # fmt: skip
+    whole = Call("padding_mask(ids, pad_id=None)", call(PADDING, ids, None), want)
+    advice = "Without a padding id every token is an ordinary one."
+    return try_calls(submission, "masks", advice, whole)
 
 
 @pytest.mark.part("1.1")
 def test_padding_mask_refuses_ids_that_are_no_batch(submission: Submission) -> dict[str, Any]:
     """padding_mask raises ValueError for ids that are not 2-dimensional."""
-    asked = [call("masks.padding_mask", np.ones(shape, int), 0) for shape in ((5,), (2, 3, 5))]
-    for answer in submission.attempt(*asked):
-        must_raise(answer, "ValueError", "padding_mask with ids of 1 or 3 dimensions", "masks")
-    return {"refused": len(asked)}
+    what = "padding_mask with ids of 1 or 3 dimensions"
+    refused = [(what, "ValueError", call(PADDING, np.ones(shape, int), 0))
+               for shape in ((5,), (2, 3, 5))]  # fmt: skip
+    return try_refusals(submission, "masks", *refused)
 
 
 @pytest.mark.part("1.2")
 def test_causal_mask_hides_later_positions(submission: Submission, expected: Ask) -> dict[str, Any]:
     """causal_mask lets query t see the keys up to position t + offset, itself included."""
-    asked = [call("masks.causal_mask", *sizes, offset=offset) for *sizes, offset in CAUSAL]
-    for sizes, answer in zip(CAUSAL, submission.attempt(*asked), strict=True):
-        judge_causal(expected, sizes, answer)
-    return {"sizes": len(CAUSAL)}
+    calls = []
+    for queries, keys, offset in CAUSAL:
+        want = expected("causal_mask", num_queries=queries, num_keys=keys, offset=offset)["value"]
+        what = f"causal_mask({queries}, {keys}, offset={offset})"
+        question = call("masks.causal_mask", queries, keys, offset=offset)
+        calls.append(Call(what, question, want, causal_suspects(expected, want, offset)))
+    advice = "Rows are queries, columns are keys; True where the key is no later than the query."
+    return try_calls(submission, "masks", advice, *calls)
 
 
-def judge_causal(expected: Ask, sizes: tuple[int, int, int], answer: Any) -> None:
-    """Judge one mask; the sentence names its sizes."""
-    num_queries, num_keys, offset = sizes
-    given = {"num_queries": num_queries, "num_keys": num_keys}
-    want = expected("causal_mask", **given, offset=offset)["value"]
-    what = f"causal_mask({num_queries}, {num_keys}, offset={offset})"
-    got = tensor(returned(answer, what, "masks"), want.shape, what, "masks", "b")
+def causal_suspects(expected: Ask, want: np.ndarray, offset: int) -> Iterator[Suspect]:
+    """Yield what the usual slips make of a causal mask (T, S)."""
+    queries, keys = want.shape
 
-    def other(shift: int) -> np.ndarray:
-        return np.asarray(expected("causal_mask", **given, offset=shift)["value"])
+    def with_offset(other: int) -> np.ndarray:
+        return expected("causal_mask", num_queries=queries, num_keys=keys, offset=other)["value"]
 
-    suspects = [
-        Suspect("causal_hides_itself", other(offset - 1), "each query misses its own position.",
-                "Look at the diagonal: position t may see itself."),
-        Suspect("causal_too_wide", other(offset + 1), "each query sees one position too many: "
-                "the token it has to predict.", "Look at the diagonal: t may see t, not t + 1."),
-        Suspect("causal_polarity_flipped", ~want, FLIPPED, POLARITY),
-        Suspect("no_causal_mask", np.ones_like(want), "it hides nothing.",
-                "Compare key positions with query positions."),
-        Suspect("causal_offset_ignored", other(0), "it ignores offset.",
-                "Query t stands at position t + offset."),
-    ]  # fmt: skip
-    if offset:
-        suspects.append(
-            Suspect("causal_offset_subtracted", other(-offset), "it subtracts offset.",
-                    "Query t stands at position t + offset.")
-        )  # fmt: skip
-    if num_queries == num_keys:
-        suspects.append(
-            Suspect("causal_transposed", want.T, "queries and keys are exchanged: it lets "
-                    "a query see later keys only.", "Rows are queries, columns are keys.")
-        )  # fmt: skip
-    judge(got, want, what=what, part="masks", suspects=suspects,
-          advice="Rows are queries, columns are keys; True where the key is no later than the "
-                 "query.")  # fmt: skip
+    stands = "Query t stands at position t + offset."
+    yield Suspect("causal_hides_itself", with_offset(offset - 1), "each query misses its own "
+                  "position.", "Look at the diagonal: position t may see itself.")  # fmt: skip
+    yield Suspect("causal_too_wide", with_offset(offset + 1), "each query sees one position too "
+                  "many: the token it has to predict.",
+                  "Look at the diagonal: t may see t, not t + 1.")  # fmt: skip
+    yield Suspect("causal_polarity_flipped", ~want, FLIPPED, POLARITY)
+    yield Suspect("no_causal_mask", np.ones_like(want), "it hides nothing.",
+                  "Compare key positions with query positions.")  # fmt: skip
+    yield Suspect("causal_offset_ignored", with_offset(0), "it ignores offset.", stands)
+    yield Suspect("causal_offset_subtracted", with_offset(-offset), "it subtracts offset.", stands)
+    if queries == keys:
+        yield Suspect("causal_transposed", want.T, "queries and keys are exchanged: it lets a "
+                      "query see later keys only.", 
+                      "Rows are queries, columns are keys.")  # fmt: skip
 
 
 @pytest.mark.part("1.2")
 def test_causal_mask_refuses_empty_sides(submission: Submission) -> dict[str, Any]:
     """causal_mask raises ValueError where there is no query or no key."""
-    asked = [call("masks.causal_mask", *sizes) for sizes in ((0, 5), (3, 0))]
-    for answer in submission.attempt(*asked):
-        must_raise(answer, "ValueError", "causal_mask without queries or keys", "masks")
-    return {"refused": len(asked)}
+    what = "causal_mask without queries or keys"
+    refused = [
+        (what, "ValueError", call("masks.causal_mask", *sizes)) for sizes in ((0, 5), (3, 0))
+    ]
+    return try_refusals(submission, "masks", *refused)
 
 
 Given = dict[str, Any]
@@ -156,7 +143,7 @@ def test_combine_masks_allows_what_every_mask_allows(
     """combine_masks allows a key exactly where every mask that was given allows it."""
     cases = [(full, _drawn(rng.child(str(i)), full, given))
              for i, (full, given) in enumerate(TOGETHER)]  # fmt: skip
-    answers = submission.attempt(*[call("masks.combine_masks", **given) for _, given in cases])
+    answers = submission.attempt(*[call(COMBINE, **given) for _, given in cases])
     for (full, given), answer in zip(cases, answers, strict=True):
         what = f"combine_masks({', '.join(f'{k} {v.shape}' for k, v in given.items())})"
         got = returned(answer, what, "masks")
@@ -222,7 +209,7 @@ def _placed(name: str, mask: np.ndarray) -> np.ndarray:
 @pytest.mark.part("1.3")
 def test_combine_masks_without_masks_is_none(submission: Submission) -> dict[str, Any]:
     """combine_masks without any mask returns None: nothing is hidden."""
-    got = submission.call("masks.combine_masks")
+    got = submission.call(COMBINE)
     if got is not None:
         fail("no_mask_not_none", "masks", "combine_masks(): expected None, got something else.",
              "A mask that was not given forbids nothing.")  # fmt: skip
@@ -232,15 +219,15 @@ def test_combine_masks_without_masks_is_none(submission: Submission) -> dict[str
 @pytest.mark.part("1.3")
 def test_combine_masks_refuses_other_masks(submission: Submission) -> dict[str, Any]:
     """combine_masks raises TypeError for a mask that is not bool, ValueError for a wrong shape."""
-    good, number = np.ones((5, 7), bool), {"int64": 1, "float64": 1.0, "uint8": np.uint8(1)}
-    wrong: list[tuple[str, str, str, Given]] = [
-        ("TypeError", name, f"of dtype {dtype}", {name: np.full((5, 7), number[dtype])})
-        for name, dtype in zip(("attention_mask", "key_valid", "causal"), number, strict=True)
+    good = np.ones((5, 7), bool)
+    wrong: list[tuple[str, str, str, Any]] = [
+        ("TypeError", "attention_mask", "of dtype int64", good.astype(np.int64)),
+        ("TypeError", "key_valid", "of dtype float64", good.astype(np.float64)),
+        ("TypeError", "causal", "of dtype uint8", good.astype(np.uint8)),
+        ("ValueError", "attention_mask", "of 1 dimension", good[0]),
+        ("ValueError", "key_valid", "of 3 dimensions", good[None]),
+        ("ValueError", "causal", "of 3 dimensions", good[None]),
     ]
-    wrong += [("ValueError", "attention_mask", "of 1 dimension", {"attention_mask": good[0]}),
-              ("ValueError", "key_valid", "of 3 dimensions", {"key_valid": good[None]}),
-              ("ValueError", "causal", "of 3 dimensions", {"causal": good[None]})]  # fmt: skip
-    answers = submission.attempt(*[call("masks.combine_masks", **given) for *_, given in wrong])
-    for (error, name, trait, _), answer in zip(wrong, answers, strict=True):
-        must_raise(answer, error, f"combine_masks with {name} {trait}", "masks")
-    return {"refused": len(wrong)}
+    refused = [(f"combine_masks with {name} {trait}", error, call(COMBINE, **{name: mask}))
+               for error, name, trait, mask in wrong]  # fmt: skip
+    return try_refusals(submission, "masks", *refused)

@@ -13,15 +13,13 @@ from grader.compare import Suspect, fail, judge
 from grader.draws import Draws
 from grader.expectations import Ask, Expected
 from grader.parts import (
-    Causes,
+    Call,
     ask,
-    chosen,
     in_float32,
-    must_raise,
-    post,
     returned,
     sure,
-    without,
+    try_calls,
+    try_refusals,
 )
 from grader.result import CheckFailed
 from grader.student_error import StudentError
@@ -32,25 +30,14 @@ from grader.submission import (
     call,
     config,
     forward,
+    handle,
     tensor,
 )
 
+FUNCTION = "attention.scaled_dot_product_attention"
 SHAPE = (2, 3, 5, 7, 11)  # B, H, T, S, K
 # More keys, or queries, than any vector register holds: some code does long rows another way.
 MANY_KEYS, MANY_QUERIES, MANY = (1, 1, 2, 67, 3), (1, 1, 67, 2, 3), (1, 1, 67, 67, 3)
-FUNCTION = "attention.scaled_dot_product_attention"
-MASKED = ("mask_ignored", "mask_flipped", "mask_fill_zero", "mask_after_softmax",
-          "mask_of_other_rows")  # fmt: skip
-BIASED = ("bias_ignored", "bias_scaled")
-SMALL = [np.ones((1, 1, 2, 3))] * 3
-# Asks for what attention returns by the names of its two parts.
-NAMED = (call(FUNCTION, *SMALL, save="attended"),
-         Question("fields", {"handle": "attended", "names": ["context", "weights"]}))  # fmt: skip
-# B, H, T, K: also one row, one token and one head, of which some code makes axes that are gone.
-SPLITS = ((2, 3, 5, 7), (1, 3, 5, 7), (2, 3, 1, 7), (2, 1, 5, 7))
-BY_TOKEN = "Look at the order in which the axis is cut up and moved."
-MIXED = "numbers of different tokens are mixed: the axes are cut up in the wrong order."
-TURNED = "a head gets every H-th number of a token, not the numbers side by side."
 STEPS = "Compare with the formula in the docstring, step by step."
 Inputs = dict[str, Any]
 
@@ -73,10 +60,17 @@ def draw_mask(rng: Draws, shape: tuple[int, ...]) -> np.ndarray:
     return mask
 
 
+def draw_rows(rng: Draws) -> np.ndarray:
+    """Draw a padding mask (B, 1, 1, S) whose rows hide and show their last keys differently."""
+    rows = draw_mask(rng, (SHAPE[0], 1, 1, SHAPE[3]))
+    rows[0, ..., -2:], rows[1, ..., -2:] = (True, False), (False, True)
+    return rows
+
+
 def extreme(rng: Draws) -> Inputs:
     """Draw scores near -240 where keys are allowed, and near 240 where they are hidden."""
     inputs = draw(rng)
-    batch, heads, num_queries, num_keys, width = SHAPE
+    batch, _, _, num_keys, width = SHAPE
     mask = draw_mask(rng.child("mask"), (batch, 1, 1, num_keys))
     mask[..., -1] = False
     # One direction carries the height of a score, the others tell the keys apart.
@@ -91,55 +85,63 @@ def test_attention_averages_values_by_softmax_of_scaled_scores(
 ) -> dict[str, Any]:
     """Attention averages the values with the softmax over the allowed keys' scaled scores."""
     batch, heads, num_queries, num_keys, _ = SHAPE
-    full = (batch, heads, num_queries, num_keys)
-    mask = draw_mask(rng.child("mask"), full)
+    mask = draw_mask(rng.child("mask"), (batch, heads, num_queries, num_keys))
     bias = rng.child("bias").uniform((1, heads, num_queries, num_keys), -2.0, 2.0)
-    rows = draw_mask(rng.child("rows"), (batch, 1, 1, num_keys))
-    # Each row hides a key and shows another, at different places.
-    rows[0, ..., -2:], rows[1, ..., -2:] = (True, False), (False, True)
     many = {
         "mask": draw_mask(rng.child("many masked"), (1, 1, 67, 67)),
         "score_bias": rng.child("many biased").uniform((1, 1, 67, 67), -2.0, 2.0),
     }
-    plain = without(causes.ATTENTION, (*MASKED, *BIASED))
-    cases: list[tuple[str, Inputs, Causes]] = [
-        ("without a mask", draw(rng.child("plain")), plain),
-        ("with a padding mask", draw(rng.child("rows")) | {"mask": rows},
-         chosen(causes.ATTENTION, *MASKED)),
-        ("with a mask per head", draw(rng.child("masked")) | {"mask": mask},
-         chosen(causes.ATTENTION, *MASKED)),
+    plain = draw(rng.child("plain"))
+    cases: list[tuple[str, Inputs, causes.Causes]] = [
+        ("without a mask", plain, causes.SCORES),
+        ("with a padding mask", draw(rng.child("rows")) | {"mask": draw_rows(rng.child("rows"))},
+         causes.MASKED),
+        ("with a mask per head", draw(rng.child("masked")) | {"mask": mask}, causes.MASKED),
         ("with score_bias", draw(rng.child("biased")) | {"mask": mask, "score_bias": bias},
-         chosen(causes.ATTENTION, *BIASED)),
+         causes.BIASED),
         ("with inputs ten times as large", draw(rng.child("large"), 10.0) | {"mask": mask}, {}),
         ("with large scores at hidden keys", extreme(rng.child("extreme")), {}),
-        ("with 67 keys", draw(rng.child("keys"), shape=MANY_KEYS), plain),
-        ("with 67 queries", draw(rng.child("queries"), shape=MANY_QUERIES), plain),
+        ("with 67 keys", draw(rng.child("keys"), shape=MANY_KEYS), causes.SCORES),
+        ("with 67 queries", draw(rng.child("queries"), shape=MANY_QUERIES), causes.SCORES),
         ("with 67 queries and keys, a mask and score_bias",
          draw(rng.child("many"), shape=MANY) | many, causes.ATTENTION),
     ]  # fmt: skip
     questions = [call(FUNCTION, **inputs) for _, inputs, _ in cases]
-    asked = post(submission, *questions, in_float32(questions[0]), *NAMED)
-    wanted = [expected("scaled_dot_product_attention", **inputs) for _, inputs, _ in cases]
-    answers, tolerance = asked.answers()
-    single, _, fields = answers[len(cases) :]
+    in_single = in_float32(call(FUNCTION, **plain))
+    (*answers, single, _, fields), tolerance = ask(submission, *questions, in_single, *NAMED)
     largest = 0.0
-    for (name, inputs, slips), want, answer in zip(cases, wanted, answers, strict=False):
+    for (name, inputs, slips), answer in zip(cases, answers, strict=True):
+        want = expected("scaled_dot_product_attention", **inputs)
         what = f"attention {name}"
-        context, weights = unpack(returned(answer, what, "attention"), want, what)
-        explain = suspects(expected, inputs, slips, "weights")
-        try:
-            judge(weights, want["weights"], what=f"{what}, weights", part="attention",
-                  advice=STEPS, suspects=explain, tolerance=tolerance)  # fmt: skip
-        except CheckFailed as failure:
-            look_at_weights(weights, inputs.get("mask"), what, tolerance, failure)
-            raise
-        evidence = judge(context, want["context"], what=f"{what}, context", part="attention",
-                         advice="The weights are right: look at what they average.",
-                         suspects=(), tolerance=tolerance)  # fmt: skip
-        largest = max(largest, evidence["largest_difference"])
-    keeps_precision(single, wanted[0])
+        suspects = attention_suspects(expected, inputs, slips)
+        gap = judge_attended(answer, want, what, suspects, inputs.get("mask"), tolerance)
+        largest = max(largest, gap)
+    keeps_precision(single, expected("scaled_dot_product_attention", **plain))
     names_its_parts(submission, fields)
     return {"largest_difference": largest, "tolerance": tolerance, "calls": len(cases)}
+
+
+def judge_attended(
+    answer: Any,
+    want: Expected,
+    what: str,
+    suspects: Iterator[Suspect],
+    mask: np.ndarray | None,
+    tolerance: float,
+) -> float:
+    """Judge the weights, then what they average; return the context's largest difference."""
+    context, weights = unpack(returned(answer, what, "attention"), want, what)
+    try:
+        judge(weights, want["weights"], what=f"{what}, weights", part="attention", advice=STEPS,
+              suspects=suspects, tolerance=tolerance)  # fmt: skip
+    except CheckFailed as failure:
+        if failure.diagnosis.code == "values_differ":
+            look_at_weights(weights, mask, what, tolerance, failure.evidence)
+        raise
+    found = judge(context, want["context"], what=f"{what}, context", part="attention", suspects=(),
+                  advice="The weights are right: look at what they average.",
+                  tolerance=tolerance)  # fmt: skip
+    return float(found["largest_difference"])
 
 
 def keeps_precision(answer: Any, want: Expected) -> None:
@@ -151,6 +153,13 @@ def keeps_precision(answer: Any, want: Expected) -> None:
             fail("precision_changed", "attention", f"{what}: the {name} is {value.dtype}, expected "
                  "float32.", "Look for a type that is set by hand: compute in the type of the "
                  "inputs, or go back to it.", {"dtype": str(value.dtype)})  # fmt: skip
+
+
+# Asks for what attention returns by the names of its two parts.
+NAMED = (
+    call(FUNCTION, *[np.ones((1, 1, 2, 3))] * 3, save="attended"),
+    Question("fields", {"handle": "attended", "names": ["context", "weights"]}),
+)
 
 
 def names_its_parts(submission: Submission, fields: Any) -> None:
@@ -177,34 +186,40 @@ def unpack(value: Any, want: Expected, what: str) -> tuple[np.ndarray, np.ndarra
     return tensor(value[0], want["context"].shape, f"{what}, context", "attention"), weights
 
 
-def suspects(expected: Ask, inputs: Inputs, slips: Causes, field: str) -> Iterator[Suspect]:
-    """Yield what attention with each of the slips would answer."""
+def attention_suspects(expected: Ask, inputs: Inputs, slips: causes.Causes) -> Iterator[Suspect]:
+    """Yield the weights that attention with each of the slips would return."""
     for slip, (cause, advice) in slips.items():
-        value = expected("wrong_scaled_dot_product_attention", **inputs, slip=slip)[field]
-        yield Suspect(slip, value, cause, advice)
+        answer = expected("wrong_scaled_dot_product_attention", **inputs, slip=slip)
+        yield Suspect(slip, answer["weights"], cause, advice)
 
 
 def look_at_weights(
-    weights: np.ndarray, mask: np.ndarray | None, what: str, tolerance: float, failure: CheckFailed
+    weights: np.ndarray,
+    mask: np.ndarray | None,
+    what: str,
+    tolerance: float,
+    evidence: dict[str, Any],
 ) -> None:
     """Fail with what the weights themselves show, where no slip explains them."""
-    if failure.diagnosis.code != "values_differ":
-        return
-    if mask is not None:
-        hidden = np.where(mask, 0.0, weights)
-        if np.abs(hidden).max() > tolerance:
-            index = tuple(int(i) for i in np.unravel_index(np.abs(hidden).argmax(), hidden.shape))
-            fail("mask_leaks", "attention",
-                 f"{what}: the hidden key at {index} has weight {hidden[index]:.3g} where 0 is "
-                 "expected.", "Look at the score that hidden keys get before the softmax: is it "
-                 "low enough beside any other score?", failure.evidence)  # fmt: skip
+    hidden = np.zeros_like(weights) if mask is None else np.where(mask, 0.0, weights)
+    if np.abs(hidden).max() > tolerance:
+        index = place_of_largest(np.abs(hidden))
+        fail("mask_leaks", "attention",
+             f"{what}: the hidden key at {index} has weight {hidden[index]:.3g} where 0 is "
+             "expected.", "Look at the score that hidden keys get before the softmax: is it "
+             "low enough beside any other score?", evidence)  # fmt: skip
     sums = weights.sum(axis=-1)
     if np.abs(sums - 1.0).max() > 1e-3:
-        index = tuple(int(i) for i in np.unravel_index(np.abs(sums - 1.0).argmax(), sums.shape))
+        index = place_of_largest(np.abs(sums - 1.0))
         fail("weights_do_not_sum_to_1", "attention",
              f"{what}: the weights of the query at {index} sum to {sums[index]:.6g}, not to 1.",
              "Look at the axis of the softmax and at what is done to the weights after it.",
-             failure.evidence)  # fmt: skip
+             evidence)  # fmt: skip
+
+
+def place_of_largest(values: np.ndarray) -> tuple[int, ...]:
+    """Return where the largest value stands."""
+    return tuple(int(i) for i in np.unravel_index(values.argmax(), values.shape))
 
 
 @pytest.mark.part("2.1")
@@ -216,16 +231,85 @@ def test_attention_refuses_what_it_cannot_average(
     inputs = draw(rng)
     empty = np.ones((batch, 1, num_queries, num_keys), bool)
     empty[1, 0, 2] = False
-    wrong: list[tuple[str, str, Inputs]] = [
-        ("a query that may attend to no key", "ValueError", inputs | {"mask": empty}),
-        ("a mask of floats", "TypeError", inputs | {"mask": empty.astype(float)}),
-        ("more values than keys", "ValueError",
-         inputs | {"value": np.ones((batch, heads, num_keys + 1, width))}),
-    ]  # fmt: skip
-    answers = submission.attempt(*[call(FUNCTION, **given) for *_, given in wrong])
-    for (what, error, _), answer in zip(wrong, answers, strict=True):
-        must_raise(answer, error, f"attention with {what}", "attention")
-    return {"refused": len(wrong)}
+    more = {"value": np.ones((batch, heads, num_keys + 1, width))}
+    return try_refusals(
+        submission,
+        "attention",
+        ("attention with a query that may attend to no key", "ValueError",
+         call(FUNCTION, **inputs, mask=empty)),
+        ("attention with a mask of floats", "TypeError",
+         call(FUNCTION, **inputs, mask=empty.astype(float))),
+        ("attention with more values than keys", "ValueError", call(FUNCTION, **inputs | more)),
+    )  # fmt: skip
+
+
+WHERE = "Look at what goes through dropout, and at what is returned."
+RATE = 0.5
+
+
+@pytest.mark.part("2.1")
+def test_attention_drops_weights_out_before_they_average(
+    submission: Submission, rng: Draws, expected: Ask
+) -> dict[str, Any]:
+    """Dropout is applied to the weights that average the values, not to those returned."""
+    inputs = draw(rng)
+    questions = (
+        Question("dropout", {"save": "drop", "rate": 1.0}),
+        call(FUNCTION, **inputs, dropout=handle("drop")),
+    )
+    (_, answer), tolerance = ask(submission, *questions)
+    what = "attention whose dropout drops everything"
+    want = expected("scaled_dot_product_attention", **inputs)
+    context, weights = unpack(returned(answer, what, "attention"), want, what)
+    judge(context, np.zeros_like(context), what=f"{what}, context", part="attention", suspects=[
+        Suspect("dropout_ignored", want["context"], "nothing is dropped.", WHERE),
+        Suspect("dropout_before_softmax", np.broadcast_to(
+            inputs["value"].mean(axis=2, keepdims=True), context.shape),
+            "the scores are dropped, not the weights.", WHERE)],
+        advice=WHERE, tolerance=tolerance)  # fmt: skip
+    judge(weights, want["weights"], what=f"{what}, weights", part="attention", suspects=[
+        Suspect("weights_after_dropout", np.zeros_like(weights), "the weights returned are those "
+                "after dropout.", WHERE)], advice=WHERE, tolerance=tolerance)  # fmt: skip
+    return {"tolerance": tolerance}
+
+
+@pytest.mark.part("2.1")
+def test_attention_averages_with_the_weights_that_are_left(
+    submission: Submission, rng: Draws, expected: Ask
+) -> dict[str, Any]:
+    """Dropout falls on each weight by itself, and what is left of them averages the values."""
+    batch, heads, _, num_keys, _ = SHAPE
+    inputs = {name: value[..., :num_keys] for name, value in draw(rng).items()}
+    # Values that pick one key each: the context shows the very weights that averaged them.
+    inputs["value"] = np.tile(np.eye(num_keys), (batch, heads, 1, 1))
+    questions = (
+        Question("dropout", {"save": "drop", "rate": RATE}),
+        call(FUNCTION, **inputs, dropout=handle("drop")),
+    )
+    (_, answer), tolerance = ask(submission, *questions)
+    what = f"attention with dropout {RATE:g}"
+    want = expected("scaled_dot_product_attention", **inputs)
+    used, _ = unpack(returned(answer, what, "attention"), want, what)
+    kept = used != 0
+    right = np.where(kept, want["weights"] / (1.0 - RATE), 0.0)
+    judge(used, right, what=f"{what}, weights that average", part="attention", suspects=[
+        Suspect("dropout_ignored", want["weights"], "nothing is dropped.", WHERE)],
+        advice="Each weight is dropped or divided by 1 - rate, by dropout itself: average with "
+               "what it returns.", tolerance=tolerance)  # fmt: skip
+    # Which of many weights are dropped never agrees by chance; heads and rows may share it.
+    for axis, whole in ((2, "every query loses the same keys, as if values were dropped"),
+                        (3, "a query keeps or loses all of its keys at once")):  # fmt: skip
+        if (kept == kept.take([0], axis=axis)).all():
+            fail("dropout_not_on_weights", "attention", f"{what}: {whole}.", WHERE)
+    return {"tolerance": tolerance}
+
+
+# Tensors that are split and merged (B, H, T, K): also one row, one token and one head, of which
+# some code makes axes that are gone.
+SPLITS = ((2, 3, 5, 7), (1, 3, 5, 7), (2, 3, 1, 7), (2, 1, 5, 7))
+BY_TOKEN = "Look at the order in which the axis is cut up and moved."
+MIXED = "numbers of different tokens are mixed: the axes are cut up in the wrong order."
+TURNED = "a head gets every H-th number of a token, not the numbers side by side."
 
 
 @pytest.mark.part("2.2")
@@ -233,55 +317,38 @@ def test_split_and_merge_keep_each_head_with_its_token(
     submission: Submission, rng: Draws, expected: Ask
 ) -> dict[str, Any]:
     """split_heads gives head h the h-th piece of every token, and merge_heads puts it back."""
-    drawn = []
+    calls = []
     for sizes in SPLITS:
         own, (batch, heads, length, width) = rng.child(str(sizes)), sizes
         x = own.child("x").uniform((batch, length, heads * width), -1.0, 1.0)
-        drawn.append((heads, x, own.child("pieces").uniform(sizes, -1.0, 1.0)))
-    asked = [
-        question for heads, x, pieces in drawn
-        for question in (call("attention.split_heads", x, heads),
-                         call("attention.merge_heads", pieces))
-    ]  # fmt: skip
-    answers = ask(submission, *asked)[0]
-    for (heads, x, pieces), split, merged in zip(drawn, answers[::2], answers[1::2], strict=True):
-        judge_split(expected, heads, x, split)
-        judge_merged(expected, pieces, merged)
-    return {"shapes": len(drawn)}
-
-
-def judge_split(expected: Ask, heads: int, x: np.ndarray, answer: Any) -> None:
-    """Judge the heads that one tensor was split into."""
-    batch, length, whole = x.shape
-    what = f"split_heads of shape {x.shape} into {heads}"
-    want = expected("split_heads", x=x, num_heads=heads)["value"]
-    interleaved = x.reshape(batch, length, whole // heads, heads).transpose(0, 3, 1, 2)
-    judge(shaped(answer, want, what), want, what=what, part="attention", advice=BY_TOKEN, suspects=[
-        Suspect("heads_split_without_transpose", x.reshape(want.shape), MIXED, BY_TOKEN),
-        Suspect("heads_interleaved", interleaved, TURNED, BY_TOKEN)])  # fmt: skip
-
-
-def judge_merged(expected: Ask, pieces: np.ndarray, answer: Any) -> None:
-    """Judge what the pieces of one tensor were put together to."""
-    what = f"merge_heads of shape {pieces.shape}"
-    want = expected("merge_heads", x=pieces)["value"]
-    interleaved = pieces.transpose(0, 2, 3, 1).reshape(want.shape)
-    judge(shaped(answer, want, what), want, what=what, part="attention", advice=BY_TOKEN, suspects=[
-        Suspect("heads_merged_without_transpose", pieces.reshape(want.shape), MIXED, BY_TOKEN),
-        Suspect("heads_interleaved", interleaved, TURNED, BY_TOKEN)])  # fmt: skip
-
-
-def shaped(answer: Any, want: np.ndarray, what: str) -> np.ndarray:
-    """Return an answer of the expected shape; float32 is as good as float64 here."""
-    return tensor(returned(answer, what, "attention"), want.shape, what, "attention")
+        pieces = own.child("pieces").uniform(sizes, -1.0, 1.0)
+        by_turns = x.reshape(batch, length, width, heads).transpose(0, 3, 1, 2)
+        calls.append(Call(
+            f"split_heads of shape {x.shape} into {heads}",
+            call("attention.split_heads", x, heads),
+            expected("split_heads", x=x, num_heads=heads)["value"],
+            (Suspect("heads_split_without_transpose", x.reshape(sizes), MIXED, BY_TOKEN),
+             Suspect("heads_interleaved", by_turns, TURNED, BY_TOKEN)),
+        ))  # fmt: skip
+        interleaved = pieces.transpose(0, 2, 3, 1).reshape(x.shape)
+        calls.append(Call(
+            f"merge_heads of shape {sizes}",
+            call("attention.merge_heads", pieces),
+            expected("merge_heads", x=pieces)["value"],
+            (Suspect("heads_merged_without_transpose", pieces.reshape(x.shape), MIXED, BY_TOKEN),
+             Suspect("heads_interleaved", interleaved, TURNED, BY_TOKEN)),
+        ))  # fmt: skip
+    return try_calls(submission, "attention", BY_TOKEN, *calls)
 
 
 @pytest.mark.part("2.2")
 def test_split_and_merge_refuse_other_shapes(submission: Submission) -> dict[str, Any]:
     """split_heads raises ValueError for a width that H does not divide, merge_heads for 3 axes."""
-    asked = (call("attention.split_heads", np.ones((2, 5, 7)), 3),
-             call("attention.merge_heads", np.ones((2, 5, 21))))  # fmt: skip
-    for what, answer in zip(("split_heads with width 7 and 3 heads", "merge_heads of 3 axes"),
-                            submission.attempt(*asked), strict=True):  # fmt: skip
-        must_raise(answer, "ValueError", what, "attention")
-    return {"refused": len(asked)}
+    return try_refusals(
+        submission,
+        "attention",
+        ("split_heads with width 7 and 3 heads", "ValueError",
+         call("attention.split_heads", np.ones((2, 5, 7)), 3)),
+        ("merge_heads of 3 axes", "ValueError",
+         call("attention.merge_heads", np.ones((2, 5, 21)))),
+    )  # fmt: skip

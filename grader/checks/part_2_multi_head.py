@@ -9,22 +9,12 @@ import numpy as np
 import pytest
 
 from grader import causes
+from grader.causes import chosen
 from grader.compare import agrees, fail
 from grader.draws import Draws
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import (
-    Case,
-    Findings,
-    Trial,
-    ask,
-    built_on,
-    chosen,
-    must_raise,
-    returned,
-    sure,
-    without,
-)
+from grader.parts import Case, Findings, Trial, ask, built_on, must_raise, returned, sure
 from grader.submission import Submission, tensor
 from grader.trials import try_modules
 
@@ -48,8 +38,7 @@ def trial(rng: Draws, *cases: Case, mode: str = "eval") -> Trial:
     """Return multi-head attention with drawn weights."""
     shapes = parameter_shapes(CONFIG, "multi_head_attention")
     return Trial("multi_head_attention", "attention.MultiHeadAttention", CONFIG,
-                 rng.child("weights").weights(shapes), cases, ("query", "key_value"),
-                 options={"rope": False}, mode=mode)  # fmt: skip
+                 rng.child("weights").weights(shapes), cases, {"rope": False}, mode)  # fmt: skip
 
 
 @pytest.mark.part("2.3")
@@ -57,14 +46,11 @@ def test_multi_head_attention_attends_with_every_head(
     submission: Submission, rng: Draws, expected: Ask, findings: Findings
 ) -> dict[str, Any]:
     """MultiHeadAttention projects, attends with every head, merges them and projects again."""
-    unmasked = without(causes.ATTENTION, ("mask_ignored", "mask_flipped", "mask_fill_zero",
-                                          "mask_after_softmax", "mask_of_other_rows",
-                                          "bias_ignored", "bias_scaled"))  # fmt: skip
     query, same, other = (tokens(rng, name) for name in ("query", "same", "other"))
     longer = tokens(rng, "longer", KEYS)
     cases = (
         Case("cross-attention", {"query": query, "key_value": same},
-             causes=causes.SOURCES | causes.PROJECTIONS | unmasked),
+             causes=causes.SOURCES | causes.PROJECTIONS | causes.SCORES),
         Case("self-attention", {"query": other}, causes=causes.PROJECTIONS),
         Case("cross-attention to more keys than queries", {"query": query, "key_value": longer}),
         Case("self-attention with inputs ten times as large", {"query": 10.0 * other}),

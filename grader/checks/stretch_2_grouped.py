@@ -69,7 +69,6 @@ def test_grouped_attention_shares_keys_and_values(
                   "score_bias": bias}),
         )  # fmt: skip
         trials.append(Trial("multi_head_attention", "attention.MultiHeadAttention", config,
-                            weights, cases, ("query", "key_value"),
-                            options={"rope": False}))  # fmt: skip
+                            weights, cases, {"rope": False}))  # fmt: skip
     with built_on("attention", findings, "1.2", "1.3", "2.1", "2.2", "2.3"):
         return try_modules(submission, expected, WHERE, *trials)

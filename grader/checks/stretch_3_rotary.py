@@ -109,7 +109,7 @@ def test_rotary_attention_depends_on_distance_only(
              both | {"query_offset": 7, "key_offset": 4}),
     )  # fmt: skip
     trial = Trial("multi_head_attention", "attention.MultiHeadAttention", config, weights, cases,
-                  ("query", "key_value"), options={"rope": True}, told={"rope": True})  # fmt: skip
+                  {"rope": True})  # fmt: skip
     with built_on("attention", findings, "2.1", "2.2", "2.3"):
         return try_modules(submission, expected, "Look at which positions queries and keys are "
                            "rotated to.", trial)  # fmt: skip
