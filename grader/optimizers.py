@@ -88,10 +88,13 @@ def judge_memory(seen: Seen) -> None:
     began_with = any(step.get("remembers") for step in seen.steps)
     ended_with = any(e.get("remembers") for e in seen.events if e["what"] == "end")
     if 1 < len(seen.steps) == len(makers) and ended_with and not began_with:
-        wrong("optimizer_rebuilt", "train: every step is taken by a new optimiser, which remembers "
-              "nothing of the steps before.",
-              "Look at what is built once, and what is done once per batch.",
-              seen.show() | {"optimizers": len(makers)})  # fmt: skip
+        seen.wrong(
+            "optimizer_rebuilt",
+            "train: every step is taken by a new optimiser, which remembers nothing of the steps "
+            "before.",
+            "Look at what is built once, and what is done once per batch.",
+            optimizers=len(makers),
+        )
 
 
 def judge_long_memory(answer: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from grader.oracle import attention, layers, models, slips, training
@@ -77,9 +78,9 @@ _MODULES: tuple[Answer, ...] = (
 _WRONG: dict[str, Answer] = {
     "wrong_multi_head_attention": slips.wrong_multi_head_attention,
     "wrong_residual_branch": wrong_residual_branch,
-    "wrong_encoder_block": slips.wrong_encoder_block,
-    "wrong_causal_block": slips.wrong_causal_block,
-    "wrong_decoder_block": slips.wrong_decoder_block,
+    "wrong_encoder_block": partial(slips.wrong_block, causal=False),
+    "wrong_causal_block": partial(slips.wrong_block, causal=True),
+    "wrong_decoder_block": partial(slips.wrong_block, causal=True),
     "wrong_encoder": slips.wrong_stack,
     "wrong_decoder": slips.wrong_stack,
 }

@@ -7,7 +7,9 @@ has found. Attention is vectorised here, unlike the oracle's own.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -108,42 +110,6 @@ def _merge(x: Array, slip: str) -> Array:
     return x.reshape(batch, length, heads * width)
 
 
-def _mask(
-    shape: tuple[int, int],
-    attention_mask: Mask | None,
-    key_valid: Mask | None,
-    causal: bool,
-    offsets: tuple[int, int],
-    slip: str,
-) -> Mask | None:
-    """Combine the masks for (T, S) with a slip; offsets are those of queries and keys."""
-    if slip == "attention_mask_ignored":
-        attention_mask = None
-    if slip == "causal_ignored" or (slip == "causal_lost_with_padding" and key_valid is not None):
-        causal = False
-    if slip == "key_valid_ignored" or (slip == "key_valid_lost_with_causal" and causal):
-        key_valid = None
-    query_offset, key_offset = offsets
-    offset = {
-        "offset_ignored": 0,
-        "key_offset_ignored": query_offset,
-        "offsets_added": query_offset + key_offset,
-    }.get(slip, query_offset - key_offset)
-    past = causal_mask(*shape, offset) if causal else None
-    if slip == "key_valid_on_queries" and key_valid is not None:
-        rows = key_valid[:, None, :, None]
-        rest = combine_masks(attention_mask, None, past)
-        return rows if rest is None else rows & rest
-    given = [combine_masks(attention_mask), combine_masks(None, key_valid), combine_masks(past)]
-    masks = [mask for mask in given if mask is not None]
-    if not masks:
-        return None
-    combined = masks[0]
-    for mask in masks[1:]:
-        combined = combined | mask if slip == "masks_or" else combined & mask
-    return combined
-
-
 def wrong_multi_head_attention(
     scope: Scope,
     query: Array,
@@ -173,9 +139,24 @@ def wrong_multi_head_attention(
         for name, source in sources.items()
     )
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
-    lengths = (q.shape[2], k.shape[2])
-    offsets = (query_offset, key_offset)
-    mask = _mask(lengths, attention_mask, key_valid, causal, offsets, slip)
+    offset = {
+        "offset_ignored": 0,
+        "key_offset_ignored": query_offset,
+        "offsets_added": query_offset + key_offset,
+    }.get(slip, query_offset - key_offset)
+    masks = {
+        "attention_mask": combine_masks(attention_mask),
+        "key_valid": combine_masks(key_valid=key_valid),
+        "causal": combine_masks(causal_mask(q.shape[2], k.shape[2], offset)) if causal else None,
+    }
+    if slip == "key_valid_on_queries" and key_valid is not None:
+        masks["key_valid"] = key_valid[:, None, :, None]
+    if slip == "causal_lost_with_padding" and key_valid is not None:
+        masks["causal"] = None
+    if slip == "key_valid_lost_with_causal" and causal:
+        masks["key_valid"] = None
+    given = [m for name, m in masks.items() if m is not None and slip != f"{name}_ignored"]
+    mask = reduce(operator.or_ if slip == "masks_or" else operator.and_, given) if given else None
     if query_valid is not None and mask is not None:
         mask = mask | ~query_valid[:, None, :, None]
     if slip == "attends_between_heads":
@@ -230,64 +211,23 @@ def wrong_residual_branch(
     return total if pre or slip == "norm_skipped" else normed(total)
 
 
-def wrong_encoder_block(
-    scope: Scope, x: Array, valid: Mask | None = None, score_bias: Array | None = None, *, slip: str
-) -> Array:
-    """Run `encoder_block`, but for one slip; a slip of one branch is `<slip>:<branch>`."""
-    return _wrong_block(
-        scope, x, valid=valid, score_bias=score_bias, causal=slip == "future_hidden", slip=slip
-    )
-
-
-def wrong_causal_block(
-    scope: Scope,
-    x: Array,
-    *,
-    valid: Mask | None = None,
-    score_bias: Array | None = None,
-    slip: str,
-) -> Array:
-    """Run `causal_block`, but for one slip; a slip of one branch is `<slip>:<branch>`."""
-    return _wrong_block(
-        scope, x, valid=valid, score_bias=score_bias, causal=slip != "future_visible", slip=slip
-    )
-
-
-def wrong_decoder_block(
-    scope: Scope,
-    x: Array,
-    memory: Array,
-    *,
-    target_valid: Mask | None = None,
-    memory_valid: Mask | None = None,
-    score_bias: Array | None = None,
-    slip: str,
-) -> Array:
-    """Run `decoder_block`, but for one slip; a slip of one branch is `<slip>:<branch>`."""
-    return _wrong_block(
-        scope,
-        x,
-        memory,
-        valid=target_valid,
-        memory_valid=memory_valid,
-        score_bias=score_bias,
-        causal=slip != "future_visible",
-        slip=slip,
-    )
-
-
-def _wrong_block(
+def wrong_block(
     scope: Scope,
     x: Array,
     memory: Array | None = None,
     *,
-    valid: Mask | None,
+    valid: Mask | None = None,
+    target_valid: Mask | None = None,
     memory_valid: Mask | None = None,
-    score_bias: Array | None,
+    score_bias: Array | None = None,
     causal: bool,
     slip: str,
 ) -> Array:
-    """Run the branches of a block, which has a third one where there is a memory."""
+    """Run `encoder_block`, `causal_block` or, with a memory, `decoder_block`, but for one slip.
+
+    Inputs are called as they are there; a slip of one branch is `<slip>:<branch>`.
+    """
+    valid = valid if memory is None else target_valid
     start = x
     looked_back: list[Array] = []
     own, cross = {
@@ -302,7 +242,7 @@ def _wrong_block(
             y,
             key_valid=None if ignored else valid,
             query_valid=valid,
-            causal=causal,
+            causal=causal != (slip in ("future_visible", "future_hidden")),
             score_bias=None if slip == "score_bias_ignored" else score_bias,
         )
         looked_back.append(context)
