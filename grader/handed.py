@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from grader.compare import fail
+from grader.causes import fail
 from grader.parts import Case, Trial, ask, sure
 from grader.student_error import StudentError
 from grader.submission import Json, Question, Submission
 
 ATTENTIONS = ("self_attention", "cross_attention")
 OFFSET = 3
-HANDED = "Look at every argument of the call, and compare with the hints in the docstring."
 
 
 def question(trial: Trial, case: Case, inside: Sequence[str], **options: int) -> Question:
@@ -57,14 +56,12 @@ def try_offset_and_cache(
         offset = given.get(offset_name, 0)
         if type(offset) is not int or offset != OFFSET:
             shown = offset if type(offset) is int else "something else"
-            fail("offset_not_handed_on", trial.part,
-                 f"{what} with offset={OFFSET}: {name} is handed {offset_name}={shown}.", HANDED,
-                 {"module": name})  # fmt: skip
+            fail(trial.part, "handed", "offset_not_handed_on", {"module": name}, what=what,
+                 offset=OFFSET, module=name, name=offset_name, shown=shown)  # fmt: skip
         if given.get("cache") != wanted.get(name, ""):
             shown = "no cache" if given.get("cache") is None else "another cache"
-            fail("cache_not_handed_on", trial.part,
-                 f"{what} with a cache: {name} is handed {shown}, not the one meant for it.",
-                 HANDED, {"module": name})  # fmt: skip
+            fail(trial.part, "handed", "cache_not_handed_on", {"module": name}, what=what,
+                 module=name, shown=shown)  # fmt: skip
     return {"offset": OFFSET, "modules": len(wanted)}
 
 
@@ -77,14 +74,11 @@ def explain_error(submission: Submission, trial: Trial, case: Case, error: Stude
         freely = Case(case.what, case.inputs | {"key_valid": None, "attention_mask": None})
         (_, answer), _ = ask(submission, trial.build(), trial.call(freely))
         if not isinstance(answer, StudentError):
-            fail("padded_queries_raise", trial.part, f"{raised} Only padded queries lack a key "
-                 "there: query_valid is not used where the masks are joined.",
-                 "Ask what a padded query may attend to.")  # fmt: skip
+            fail(trial.part, "handed", "padded_queries_raise", raised=raised)
         return
     (_, answer), _ = ask(submission, trial.build(), question(trial, case, ATTENTIONS))
     for name, given in calls_in(answer):
         handed = given.get("query_valid")
         if not isinstance(handed, np.ndarray) or not np.array_equal(handed, case.valid):
-            fail("query_valid_not_handed_on", trial.part,
-                 f"{raised} {name} is not told which queries are real: query_valid is not handed "
-                 "on to it.", HANDED, {"module": name})  # fmt: skip
+            fail(trial.part, "handed", "query_valid_not_handed_on", {"module": name},
+                 raised=raised, module=name)  # fmt: skip

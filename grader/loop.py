@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from grader.compare import fail
+from grader.causes import fail
 from grader.draws import BOS
 
 # Relative; sums over a few hundred numbers in float32 differ by 1e-6 at most.
@@ -36,14 +36,14 @@ class Seen:
     own_losses: list[float]
     left_training: bool
 
-    def wrong(self, code: str, cause: str, advice: str, **evidence: Any) -> NoReturn:
-        """Fail with a fault of training.py, and show the events of the first two batches."""
+    def wrong(self, code: str, *, entry: str = "", subject: str = "train", **seen: Any) -> NoReturn:
+        """Fail, and show what was seen and the events of the first two batches."""
         words = [
             event["what"] + (" in eval mode" if event.get("training") is False else "")
             for event in self.events
         ]
-        shown = {"what_happened": words[:12], "batches": len(self.sizes), "steps": len(self.steps)}
-        wrong(code, cause, advice, shown | evidence)
+        seen |= {"what_happened": words[:12], "batches": len(self.sizes), "steps": len(self.steps)}
+        fail("training", subject, code, seen, entry=entry, **seen)
 
 
 def read(answer: dict[str, Any], sizes: Sequence[int]) -> Seen:
@@ -94,76 +94,37 @@ def is_number(value: Any) -> bool:
     return isinstance(value, float) or (type(value) is int and abs(value) < 2**53)
 
 
-def wrong(code: str, cause: str, advice: str, evidence: dict[str, Any]) -> NoReturn:
-    """Fail with a fault of training.py."""
-    fail(code, "training", cause, advice, evidence)
-
-
 def judge_order(seen: Seen) -> None:
     """Fail on a step that is missing, doubled or out of order."""
     passes = [event for event in seen.events if event["what"] == "forward"]
     if not passes:
-        seen.wrong(
-            "model_not_called",
-            "train never calls the model.",
-            "Look at the body of the loop, and at whether something used the batches up before it: "
-            "they can be gone through once.",
-        )
+        seen.wrong("model_not_called")
     if not any(event.get("with_gradients") for event in passes):
-        seen.wrong(
-            "no_gradients_recorded",
-            "the model runs without recording gradients.",
-            "Look for no_grad or inference_mode around the loop.",
-        )
+        seen.wrong("no_gradients_recorded")
     if not any(event["what"] == "backward" for event in seen.events):
-        seen.wrong("no_backward", "no gradient is ever computed.", "Look for the backward pass.")
+        seen.wrong("no_backward")
     bad = [i for i, event in enumerate(seen.forwards) if not event.get("training")]
     if bad:
-        when = f"from step {bad[0]}" if bad[0] else "from the start"
-        seen.wrong(
-            "not_in_train_mode",
-            f"the model that learns is in eval mode {when}: dropout would be off.",
-            "Look at which mode the loop sets, and sets again after an evaluation.",
-        )
+        seen.wrong("not_in_train_mode", when=f"step {bad[0]}" if bad[0] else "the start")
     if not seen.steps:
-        seen.wrong(
-            "no_step", "the optimiser never takes a step.", "Look at the end of the loop's body."
-        )
+        seen.wrong("no_step")
     judge_count(seen)
     for number, step in enumerate(seen.steps):
         if not step["fresh"]:
-            seen.wrong(
-                "step_before_backward",
-                f"step {number} is taken before the gradients of its batch are there.",
-                "Look at the order of backward and step.",
-            )
+            seen.wrong("step_before_backward", step=number)
         if not step["norm"]:
-            seen.wrong(
-                "cleared_before_step",
-                f"step {number} finds no gradients: they were cleared after the backward pass.",
-                "Look at the order of backward, zero_grad and step.",
-            )
+            seen.wrong("cleared_before_step", step=number)
 
 
 def judge_count(seen: Seen) -> None:
     """Fail unless every batch was read once, in order, and made one step."""
     batches, steps = len(seen.sizes), len(seen.steps)
-    if steps != batches:
-        advice = "Take exactly one step per batch."
-        if steps == 1:
-            advice += " Does something leave the loop after the first, such as a return inside it?"
-        seen.wrong(
-            "more_steps_than_batches" if steps > batches else "fewer_steps_than_batches",
-            f"{batches} batches made {steps} optimiser step{'s' * (steps != 1)}.",
-            advice,
-        )
+    if steps > batches:
+        seen.wrong("more_steps_than_batches")
+    if steps < batches:
+        seen.wrong("fewer_steps_than_batches", entry="single_step" if steps == 1 else "")
     if not read_whole(seen.rows, seen.sizes):
-        seen.wrong(
-            "batches_not_in_order",
-            f"batches of {list(seen.sizes)} rows came, and the model read {seen.rows}.",
-            "Use every batch once, whole, in the order in which they come.",
-            rows=seen.rows,
-        )
+        seen.wrong("batches_not_in_order", sizes=list(seen.sizes), rows=seen.rows)
 
 
 def read_whole(rows: Sequence[int], sizes: Sequence[int]) -> bool:
@@ -197,7 +158,6 @@ def judge_reading(
     """
     if [len(read) for read in seen.taught] != list(seen.sizes):
         return
-    advice = "Look at which of the two rows goes into the model, and which into the loss."
     right = total = 0
     witness: dict[str, Any] = {}
     for read, own, rows in zip(seen.taught, own_inputs, answers, strict=True):
@@ -205,69 +165,36 @@ def judge_reading(
             continue  # a loop may sort the rows of a batch
         witness = {"answer": rows[0], "read": read[0]}
         if all(got[: len(row)] == row for got, row in zip(read, rows, strict=True)):
-            cause = "train: the decoder reads the targets, not the decoder inputs."
-            wrong("decoder_reads_targets", cause, advice, witness)
+            fail("training", "train", "decoder_reads_targets", witness)
         for got, row in zip(read, rows, strict=True):
             wanted = [BOS, *row]
             total += len(wanted)
             right += sum(a == b for a, b in zip(got, wanted, strict=False))
     if 2 * right < total:
-        cause = "train: the decoder reads something else than the decoder inputs of its batch."
-        wrong("decoder_reads_otherwise", cause, advice, witness)
+        fail("training", "train", "decoder_reads_otherwise", witness)
 
 
 def judge_gradients(seen: Seen) -> None:
     """Fail when a step uses more, or other, than the gradient of its own batch."""
     for number, step in enumerate(seen.steps):
-        norm, fresh, factor = step["norm"], step["fresh"], step["factor"]
-        witness = {"step": number, "norm": norm, "of_its_batch": fresh}
-        foreign = step["gap"] / max(norm, 1e-30) > ROUNDING
-        if foreign and number == 0:
-            seen.wrong(
-                "gradients_changed",
-                "step 0 uses other gradients than the backward passes of its batch gave: their "
-                f"norm is {norm:.3g}, of those that were given {fresh:.3g}.",
-                "Look at what happens to the gradients between backward and step: each of them "
-                "counts as it is, up to clipping.",
-                **witness,
-            )
-        if foreign:
-            seen.wrong(
-                "gradients_accumulate",
-                f"step {number} uses the gradients of earlier batches too: their norm is "
-                f"{norm:.3g}, that of its own batch {fresh:.3g}.",
-                "Look at when gradients are cleared.",
-                **witness,
-            )
+        norm, factor = step["norm"], step["factor"]
+        witness = {"step": number, "norm": norm, "of_its_batch": step["fresh"]}
+        if step["gap"] / max(norm, 1e-30) > ROUNDING:
+            seen.wrong("gradients_accumulate" if number else "gradients_changed", **witness)
         # A loss that was summed or scaled may be undone in the gradients.
         scale = step.get("scale", 1.0)
         undone = factor * scale if is_number(scale) else factor
         if min(abs(factor - 1.0), abs(undone - 1.0)) > ROUNDING:
-            seen.wrong(
-                "gradients_rescaled",
-                f"step {number} multiplies gradients by {factor:.3g}, although their norm is far "
-                "below clip_norm.",
-                "Clipping leaves small gradients as they are.",
-                **witness,
-            )
+            seen.wrong("gradients_rescaled", factor=factor, **witness)
 
 
 def judge_clipping(seen: Seen, clip_norm: float) -> None:
     """Fail when a step uses gradients above the norm, and say where clipping went."""
     for number, step in enumerate(seen.steps):
         norm = step["norm"]
-        if fits(norm, clip_norm) and step["gap"] <= 1e-2 * norm:
-            continue
-        code, cause = reading_of_clipping(seen, step, clip_norm)
-        seen.wrong(
-            code,
-            f"step {number} uses gradients of norm {norm:.3g} where {clip_norm:g} is allowed: "
-            f"{cause}.",
-            "Clip between the backward pass and the optimiser's step, all parameters together.",
-            step=number,
-            norm=norm,
-            clip_norm=clip_norm,
-        )
+        if not fits(norm, clip_norm) or step["gap"] > 1e-2 * norm:
+            code = reading_of_clipping(seen, step, clip_norm)
+            seen.wrong(code, subject="clipping", step=number, norm=norm, clip_norm=clip_norm)
 
 
 def fits(norm: float, clip_norm: float) -> bool:
@@ -275,20 +202,18 @@ def fits(norm: float, clip_norm: float) -> bool:
     return norm <= clip_norm * (1.0 + 1e-3)
 
 
-def reading_of_clipping(seen: Seen, step: dict[str, Any], clip_norm: float) -> tuple[str, str]:
-    """Return code and cause for a step whose gradients are too large."""
+def reading_of_clipping(seen: Seen, step: dict[str, Any], clip_norm: float) -> str:
+    """Return the code for a step whose gradients are too large."""
     if step["gap"] > ROUNDING * step["norm"] or step["factor"] < 1.0 - ROUNDING:
-        return "clipped_otherwise", "something was clipped, but not their common norm"
+        return "clipped_otherwise"
     start = seen.events.index(step)
     for event in seen.events[start + 1 :]:
         if event["what"] in ("backward", "step"):
             break
         if 0.0 < event["norm"] and fits(event["norm"], clip_norm):
-            return "clipped_after_step", "they are clipped only after the step"
+            return "clipped_after_step"
     before = [e["what"] for e in seen.events[:start] if e["what"] in ("clip", "backward")]
-    if before[-2:] == ["clip", "backward"]:
-        return "clipped_before_backward", "clipping comes before the backward pass that makes them"
-    return "not_clipped", "nothing clips them"
+    return "clipped_before_backward" if before[-2:] == ["clip", "backward"] else "not_clipped"
 
 
 def judge_losses(seen: Seen) -> None:
@@ -296,27 +221,15 @@ def judge_losses(seen: Seen) -> None:
     batches = len(seen.sizes)
     if seen.losses is None or len(seen.losses) != batches:
         count = "no list" if seen.losses is None else f"{len(seen.losses)} numbers"
-        cause = f"{batches} batches made {count} of losses."
-        wrong("losses_incomplete", cause, "Return one loss per batch, in order.", {})
+        seen.wrong("losses_incomplete", count=count)
     if "graph" in seen.kinds:
-        cause = (
-            "the losses are tensors with their whole history: every step would keep its graph in "
-            "memory."
-        )
-        wrong("losses_keep_history", cause, "Turn losses into numbers.", {})
+        seen.wrong("losses_keep_history")
     for kind in seen.kinds:
         if kind not in ("number", "tensor"):
-            wrong("losses_not_numbers", f"a loss is a {kind}.", "Return a list of numbers.", {})
+            seen.wrong("losses_not_numbers", kind=kind)
     if len(seen.own_losses) == batches:
-        for number, (got, own) in enumerate(zip(seen.losses, seen.own_losses, strict=True)):
-            if math.isfinite(own) and not math.isclose(got, own, rel_tol=1e-3, abs_tol=1e-4):
-                wrong(
-                    "losses_differ",
-                    f"loss {number} is {got:.5g}, but masked_cross_entropy of its batch was "
-                    f"{own:.5g}.",
-                    "Return the loss of each batch as it was before its step.",
-                    {"losses": seen.losses, "expected": seen.own_losses},
-                )
+        for number, (loss, own) in enumerate(zip(seen.losses, seen.own_losses, strict=True)):
+            if math.isfinite(own) and not math.isclose(loss, own, rel_tol=1e-3, abs_tol=1e-4):
+                seen.wrong("losses_differ", number=number, loss=loss, own=own)
     if not seen.left_training:
-        cause = "train leaves the model in eval mode."
-        wrong("left_in_eval_mode", cause, "Read what the docstring says of the mode.", {})
+        seen.wrong("left_in_eval_mode")

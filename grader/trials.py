@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from grader import handed
-from grader.compare import agrees, fail, judge
+from grader.causes import fail
+from grader.compare import agrees, judge
 from grader.expectations import Ask, Expected
 from grader.parts import TOLERANCE_FLOAT32, Case, Trial, ask, real, returned, sure
 from grader.result import CheckFailed
@@ -140,12 +141,7 @@ def _check_response(got: np.ndarray, case: Case, part: str) -> None:
     """Fail an answer that is one number everywhere: it responds to nothing."""
     shown = got if case.valid is None else got[case.valid]
     if shown.size > 1 and not np.ptp(shown):
-        fail(
-            "does_not_respond",
-            part,
-            f"{case.what}: it answers {shown.flat[0]:.3g} everywhere, whatever it is given.",
-            "Return what was computed from the input.",
-        )
+        fail(part, "module", "does_not_respond", what=case.what, found=shown.flat[0])
 
 
 def _check_padding(value: np.ndarray, case: Case, part: str) -> None:
@@ -153,16 +149,10 @@ def _check_padding(value: np.ndarray, case: Case, part: str) -> None:
     if wrong.any():
         unused = " query_valid is not applied to it." if "query_valid" in case.inputs else ""
         row, place = (int(i) for i in np.argwhere(wrong)[0])
-        held = float(value[row, place][value[row, place] != 0][0])
-        fail(
-            "padding_not_zeroed",
-            part,
-            f"{case.what}: padded position {place} of row {row} holds {held:.3g} where exactly 0 "
-            f"is expected.{unused}",
-            f"Look at the end of the function in {part}.py: what its docstring says of padded "
-            "positions.",
-            {"row": row, "position": place},
-        )
+        found = float(value[row, place][value[row, place] != 0][0])
+        evidence: dict[str, Any] = {"row": row, "position": place}
+        fail(part, "module", "padding_not_zeroed", evidence, what=case.what, file=part,
+             found=found, unused=unused, **evidence)  # fmt: skip
 
 
 def _localise(
@@ -175,18 +165,14 @@ def _localise(
         return
     answers = [real(a["outputs"][0], case.valid) for a in (first, second)]
     if not agrees(np.nan_to_num(answers[0]), np.nan_to_num(answers[1]), tolerance):
-        fail(
-            "not_deterministic",
-            trial.part,
-            f"{case.what}: the same call gives other values each time in {trial.mode}().",
-            "Look for dropout that ignores eval() or the configured rate.",
-            failure.evidence,
-        )
+        fail(trial.part, "module", "not_deterministic", failure.evidence, what=case.what,
+             mode=trial.mode)  # fmt: skip
     found = _first_wrong(first["records"][0], trial.expect(expected, case), trial, case)
     if found is not None:
         code, words = found
         known = failure.diagnosis
-        fail(code, trial.part, f"{known.cause} {words}", known.advice, failure.evidence)
+        found_by = replace(known, code=code, cause=f"{known.cause} {words}")
+        raise CheckFailed(found_by, failure.evidence)
 
 
 def _first_wrong(records: Any, right: Expected, trial: Trial, case: Case) -> tuple[str, str] | None:
