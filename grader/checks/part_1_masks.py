@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader.compare import Suspect, fail, judge
+from grader.causes import fail, suspect
+from grader.compare import Suspect, judge
 from grader.draws import Draws
 from grader.expectations import Ask
 from grader.parts import Call, returned, try_calls, try_refusals
 from grader.submission import Submission, call, tensor
 
 PADDING, COMBINE = "masks.padding_mask", "masks.combine_masks"
-FLIPPED = "it is the opposite: the lab's masks say True where a token may be attended to."
-POLARITY = "Compare with the sentence on polarity at the top of masks.py."
 # Queries, keys and offset; some longer than any vector register.
 CAUSAL = ((5, 5, 0), (3, 7, 4), (1, 5, 4), (7, 3, 0), (2, 11, 5), (3, 1, 0), (1, 5, 2),
           (67, 67, 0), (2, 257, 255))  # fmt: skip
@@ -35,12 +34,10 @@ def test_padding_mask_marks_real_tokens(
         want = expected("padding_mask", ids=ids, pad_id=pad_id)["value"]
         what = f"padding_mask(ids, pad_id={pad_id})"
         suspects = (
-            Suspect("padding_polarity_flipped", ~want, FLIPPED, POLARITY),
-            Suspect("wrong_pad_id", ids != 0, "it compares with 0, not with pad_id.",
-                    "Use the argument pad_id."),
-            Suspect("no_padding_mask", np.ones_like(want), "it calls every token real.",
-                    "Compare each id with pad_id."),
-        )  # fmt: skip
+            suspect("padding_mask", "padding_polarity_flipped", ~want),
+            suspect("padding_mask", "wrong_pad_id", ids != 0),
+            suspect("padding_mask", "no_padding_mask", np.ones_like(want)),
+        )
         calls.append(Call(what, call(PADDING, ids, pad_id), want, suspects))
         calls.append(Call(f"{what} of one row", call(PADDING, ids[1:2], pad_id), want[1:2]))
     advice = "Compare each id with pad_id, element by element."
@@ -88,21 +85,14 @@ def causal_suspects(expected: Ask, want: np.ndarray, offset: int) -> Iterator[Su
     def with_offset(other: int) -> np.ndarray:
         return expected("causal_mask", num_queries=queries, num_keys=keys, offset=other)["value"]
 
-    stands = "Query t stands at position t + offset."
-    yield Suspect("causal_hides_itself", with_offset(offset - 1), "each query misses its own "
-                  "position.", "Look at the diagonal: position t may see itself.")  # fmt: skip
-    yield Suspect("causal_too_wide", with_offset(offset + 1), "each query sees one position too "
-                  "many: the token it has to predict.",
-                  "Look at the diagonal: t may see t, not t + 1.")  # fmt: skip
-    yield Suspect("causal_polarity_flipped", ~want, FLIPPED, POLARITY)
-    yield Suspect("no_causal_mask", np.ones_like(want), "it hides nothing.",
-                  "Compare key positions with query positions.")  # fmt: skip
-    yield Suspect("causal_offset_ignored", with_offset(0), "it ignores offset.", stands)
-    yield Suspect("causal_offset_subtracted", with_offset(-offset), "it subtracts offset.", stands)
+    yield suspect("causal_mask", "causal_hides_itself", with_offset(offset - 1))
+    yield suspect("causal_mask", "causal_too_wide", with_offset(offset + 1))
+    yield suspect("causal_mask", "causal_polarity_flipped", ~want)
+    yield suspect("causal_mask", "no_causal_mask", np.ones_like(want))
+    yield suspect("causal_mask", "causal_offset_ignored", with_offset(0))
+    yield suspect("causal_mask", "causal_offset_subtracted", with_offset(-offset))
     if queries == keys:
-        yield Suspect("causal_transposed", want.T, "queries and keys are exchanged: it lets a "
-                      "query see later keys only.", 
-                      "Rows are queries, columns are keys.")  # fmt: skip
+        yield suspect("causal_mask", "causal_transposed", want.T)
 
 
 @pytest.mark.part("1.2")
@@ -116,8 +106,6 @@ def test_causal_mask_refuses_empty_sides(submission: Submission) -> dict[str, An
 
 
 Given = dict[str, Any]
-AXES = "Look at the axes it inserts: batch, head, query and key have one place each."
-EVERY = "Look at what happens to each of the masks that were given."
 # Masks that are given, by the shapes (B, H, T, S) they are for. Square ones tell axes apart, and
 # where B is T as well, no axis can be guessed from its size.
 TOGETHER: list[tuple[tuple[int, int, int, int], dict[str, str]]] = [
@@ -149,7 +137,8 @@ def test_combine_masks_allows_what_every_mask_allows(
         got = returned(answer, what, "masks")
         want = np.broadcast_to(expected("combine_masks", **given)["value"], full)
         judge(_spread(got, full, what), want, what=what, part="masks",
-              suspects=_suspects(given, full), advice=EVERY)  # fmt: skip
+              suspects=combined_suspects(given, full),
+              advice="Look at what happens to each of the masks that were given.")  # fmt: skip
     return {"combinations": len(cases)}
 
 
@@ -167,36 +156,31 @@ def _spread(got: Any, full: tuple[int, ...], what: str) -> np.ndarray:
         and all(size in (1, whole) for size, whole in zip(got.shape, full, strict=True))
     )
     if not fits and isinstance(got, np.ndarray):
-        fail("wrong_shape", "masks", f"{what}: its shape {got.shape} does not broadcast to "
-             f"(B, H, T, S) = {full} with four dimensions.", AXES)  # fmt: skip
+        fail("masks", "combine_axes", "wrong_shape", what=what, got=got.shape, full=full)
     shape = got.shape if fits else full
     return np.broadcast_to(tensor(got, shape, what, "masks", "b"), full)
 
 
-def _suspects(given: Given, full: tuple[int, ...]) -> list[Suspect]:
-    """Return what the usual slips make of these masks."""
-    placed = {name: _placed(name, mask) for name, mask in given.items()}
-    masks = [np.broadcast_to(mask, full) for mask in placed.values()]
-    found = [
-        Suspect("combined_with_or", np.logical_or.reduce(masks),
-                "it allows what any of the masks allows.", EVERY),
-        Suspect("mask_polarity_flipped", ~np.logical_and.reduce(masks), FLIPPED, POLARITY),
-    ]  # fmt: skip
+def combined_suspects(given: Given, full: tuple[int, ...]) -> Iterator[Suspect]:
+    """Yield what the usual slips make of these masks (B, H, T, S)."""
+    masks = {name: np.broadcast_to(_placed(name, mask), full) for name, mask in given.items()}
+    nothing = np.ones(full, bool)
+
+    def without(dropped: str) -> np.ndarray:
+        left = [mask for name, mask in masks.items() if name != dropped]
+        return np.asarray(np.logical_and.reduce([nothing, *left]))
+
+    yield suspect("combine_masks", "combined_with_or", np.logical_or.reduce([*masks.values()]))
+    yield suspect("combine_masks", "mask_polarity_flipped", ~without(""))
     for name in given:
-        others = [mask for other, mask in zip(given, masks, strict=True) if other != name]
-        without = np.logical_and.reduce([np.ones(full, bool), *others])
-        found.append(Suspect(f"{name}_dropped", without, f"it ignores {name}.", EVERY))
+        yield suspect("combine_masks", f"{name}_dropped", without(name))
     if "key_valid" in given and full[2] == full[3]:
-        rest = [mask for name, mask in zip(given, masks, strict=True) if name != "key_valid"]
-        queries = np.broadcast_to(given["key_valid"][:, None, :, None], full)
-        queries = np.logical_and.reduce([queries, *rest])
-        found.append(Suspect("key_valid_on_queries", queries, "key_valid hides queries, not keys: "
-                             "it lies along the wrong axis.", AXES))  # fmt: skip
-    if given.get("attention_mask", np.ones(1)).ndim == 3 and full[0] == full[1]:
-        heads = np.broadcast_to(given["attention_mask"][None], full)
-        found.append(Suspect("batch_axis_on_heads", heads, "it takes the batch axis of a "
-                             "3-dimensional mask for the head axis.", AXES))  # fmt: skip
-    return found
+        queries = given["key_valid"][:, None, :, None] & without("key_valid")
+        yield suspect("combine_axes", "key_valid_on_queries", queries)
+    mask = given.get("attention_mask")
+    if mask is not None and mask.ndim == 3 and full[0] == full[1]:
+        heads = np.broadcast_to(mask[None], full)
+        yield suspect("combine_axes", "batch_axis_on_heads", heads)
 
 
 def _placed(name: str, mask: np.ndarray) -> np.ndarray:
@@ -211,8 +195,7 @@ def test_combine_masks_without_masks_is_none(submission: Submission) -> dict[str
     """combine_masks without any mask returns None: nothing is hidden."""
     got = submission.call(COMBINE)
     if got is not None:
-        fail("no_mask_not_none", "masks", "combine_masks(): expected None, got something else.",
-             "A mask that was not given forbids nothing.")  # fmt: skip
+        fail("masks", "no_masks", "no_mask_not_none")
     return {"value": None}
 
 

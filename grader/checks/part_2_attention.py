@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from grader import causes
-from grader.compare import Suspect, fail, judge
+from grader.causes import fail, suspect
+from grader.compare import Suspect, judge
 from grader.draws import Draws
 from grader.expectations import Ask, Expected
 from grader.parts import (
@@ -150,9 +151,9 @@ def keeps_precision(answer: Any, want: Expected) -> None:
     pair = unpack(returned(answer, what, "attention"), want, what)
     for name, value in zip(("context", "weights"), pair, strict=True):
         if value.dtype != np.float32:
-            fail("precision_changed", "attention", f"{what}: the {name} is {value.dtype}, expected "
-                 "float32.", "Look for a type that is set by hand: compute in the type of the "
-                 "inputs, or go back to it.", {"dtype": str(value.dtype)})  # fmt: skip
+            seen = {"dtype": str(value.dtype)}
+            fail("attention", "attended", "precision_changed", seen, what=what, name=name,
+                 dtype=value.dtype)  # fmt: skip
 
 
 # Asks for what attention returns by the names of its two parts.
@@ -170,18 +171,14 @@ def names_its_parts(submission: Submission, fields: Any) -> None:
     asked = (build("module", "attention.MultiHeadAttention", shape, rope=False),
              forward("module", {"args": [np.ones((1, 3, 6))], "kwargs": {}}))  # fmt: skip
     if any(isinstance(answer, StudentError) for answer in submission.attempt(*asked)):
-        fail("attended_has_no_names", "attention",
-             "attention returns a plain tuple or list where Attended(context, weights) is "
-             "expected: whoever reads attended.context finds nothing of that name.",
-             "Look at what the docstring names under Returns.")  # fmt: skip
+        fail("attention", "attended", "attended_has_no_names")
 
 
 def unpack(value: Any, want: Expected, what: str) -> tuple[np.ndarray, np.ndarray]:
     """Return context and weights, finite and of the right shapes."""
     if not isinstance(value, list) or len(value) != 2:
-        fail("no_pair", "attention", f"{what}: expected Attended(context, weights), got "
-             f"{'one tensor' if isinstance(value, np.ndarray) else 'something else'}.",
-             "Return both, as the docstring says.")  # fmt: skip
+        found = "one tensor" if isinstance(value, np.ndarray) else "something else"
+        fail("attention", "attended", "no_pair", what=what, found=found)
     weights = tensor(value[1], want["weights"].shape, f"{what}, weights", "attention")
     return tensor(value[0], want["context"].shape, f"{what}, context", "attention"), weights
 
@@ -203,18 +200,14 @@ def look_at_weights(
     """Fail with what the weights themselves show, where no slip explains them."""
     hidden = np.zeros_like(weights) if mask is None else np.where(mask, 0.0, weights)
     if np.abs(hidden).max() > tolerance:
-        index = place_of_largest(np.abs(hidden))
-        fail("mask_leaks", "attention",
-             f"{what}: the hidden key at {index} has weight {hidden[index]:.3g} where 0 is "
-             "expected.", "Look at the score that hidden keys get before the softmax: is it "
-             "low enough beside any other score?", evidence)  # fmt: skip
+        place = place_of_largest(np.abs(hidden))
+        fail("attention", "attended", "mask_leaks", evidence, what=what, place=place,
+             found=hidden[place])  # fmt: skip
     sums = weights.sum(axis=-1)
     if np.abs(sums - 1.0).max() > 1e-3:
-        index = place_of_largest(np.abs(sums - 1.0))
-        fail("weights_do_not_sum_to_1", "attention",
-             f"{what}: the weights of the query at {index} sum to {sums[index]:.6g}, not to 1.",
-             "Look at the axis of the softmax and at what is done to the weights after it.",
-             evidence)  # fmt: skip
+        place = place_of_largest(np.abs(sums - 1.0))
+        fail("attention", "attended", "weights_do_not_sum_to_1", evidence, what=what, place=place,
+             found=sums[place])  # fmt: skip
 
 
 def place_of_largest(values: np.ndarray) -> tuple[int, ...]:
@@ -261,15 +254,14 @@ def test_attention_drops_weights_out_before_they_average(
     what = "attention whose dropout drops everything"
     want = expected("scaled_dot_product_attention", **inputs)
     context, weights = unpack(returned(answer, what, "attention"), want, what)
-    judge(context, np.zeros_like(context), what=f"{what}, context", part="attention", suspects=[
-        Suspect("dropout_ignored", want["context"], "nothing is dropped.", WHERE),
-        Suspect("dropout_before_softmax", np.broadcast_to(
-            inputs["value"].mean(axis=2, keepdims=True), context.shape),
-            "the scores are dropped, not the weights.", WHERE)],
-        advice=WHERE, tolerance=tolerance)  # fmt: skip
-    judge(weights, want["weights"], what=f"{what}, weights", part="attention", suspects=[
-        Suspect("weights_after_dropout", np.zeros_like(weights), "the weights returned are those "
-                "after dropout.", WHERE)], advice=WHERE, tolerance=tolerance)  # fmt: skip
+    averaged = np.broadcast_to(inputs["value"].mean(axis=2, keepdims=True), context.shape)
+    judge(context, np.zeros_like(context), what=f"{what}, context", part="attention",
+          advice=WHERE, tolerance=tolerance, suspects=(
+              suspect("dropout", "dropout_ignored", want["context"]),
+              suspect("dropout", "dropout_before_softmax", averaged)))  # fmt: skip
+    judge(weights, want["weights"], what=f"{what}, weights", part="attention", advice=WHERE,
+          tolerance=tolerance, suspects=(
+              suspect("dropout", "weights_after_dropout", np.zeros_like(weights)),))  # fmt: skip
     return {"tolerance": tolerance}
 
 
@@ -292,15 +284,15 @@ def test_attention_averages_with_the_weights_that_are_left(
     used, _ = unpack(returned(answer, what, "attention"), want, what)
     kept = used != 0
     right = np.where(kept, want["weights"] / (1.0 - RATE), 0.0)
-    judge(used, right, what=f"{what}, weights that average", part="attention", suspects=[
-        Suspect("dropout_ignored", want["weights"], "nothing is dropped.", WHERE)],
-        advice="Each weight is dropped or divided by 1 - rate, by dropout itself: average with "
-               "what it returns.", tolerance=tolerance)  # fmt: skip
+    judge(used, right, what=f"{what}, weights that average", part="attention",
+          suspects=(suspect("dropout", "dropout_ignored", want["weights"]),), tolerance=tolerance,
+          advice="Each weight is dropped or divided by 1 - rate, by dropout itself: average with "
+                 "what it returns.")  # fmt: skip
     # Which of many weights are dropped never agrees by chance; heads and rows may share it.
     for axis, whole in ((2, "every query loses the same keys, as if values were dropped"),
                         (3, "a query keeps or loses all of its keys at once")):  # fmt: skip
         if (kept == kept.take([0], axis=axis)).all():
-            fail("dropout_not_on_weights", "attention", f"{what}: {whole}.", WHERE)
+            fail("attention", "dropout", "dropout_not_on_weights", what=what, cause=whole)
     return {"tolerance": tolerance}
 
 
@@ -308,8 +300,6 @@ def test_attention_averages_with_the_weights_that_are_left(
 # some code makes axes that are gone.
 SPLITS = ((2, 3, 5, 7), (1, 3, 5, 7), (2, 3, 1, 7), (2, 1, 5, 7))
 BY_TOKEN = "Look at the order in which the axis is cut up and moved."
-MIXED = "numbers of different tokens are mixed: the axes are cut up in the wrong order."
-TURNED = "a head gets every H-th number of a token, not the numbers side by side."
 
 
 @pytest.mark.part("2.2")
@@ -327,16 +317,16 @@ def test_split_and_merge_keep_each_head_with_its_token(
             f"split_heads of shape {x.shape} into {heads}",
             call("attention.split_heads", x, heads),
             expected("split_heads", x=x, num_heads=heads)["value"],
-            (Suspect("heads_split_without_transpose", x.reshape(sizes), MIXED, BY_TOKEN),
-             Suspect("heads_interleaved", by_turns, TURNED, BY_TOKEN)),
+            (suspect("heads", "heads_split_without_transpose", x.reshape(sizes)),
+             suspect("heads", "heads_interleaved", by_turns)),
         ))  # fmt: skip
         interleaved = pieces.transpose(0, 2, 3, 1).reshape(x.shape)
         calls.append(Call(
             f"merge_heads of shape {sizes}",
             call("attention.merge_heads", pieces),
             expected("merge_heads", x=pieces)["value"],
-            (Suspect("heads_merged_without_transpose", pieces.reshape(x.shape), MIXED, BY_TOKEN),
-             Suspect("heads_interleaved", interleaved, TURNED, BY_TOKEN)),
+            (suspect("heads", "heads_merged_without_transpose", pieces.reshape(x.shape)),
+             suspect("heads", "heads_interleaved", interleaved)),
         ))  # fmt: skip
     return try_calls(submission, "attention", BY_TOKEN, *calls)
 

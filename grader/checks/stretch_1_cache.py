@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from grader import stepwise
-from grader.compare import Suspect, fail, judge
+from grader.causes import fail, suspect
+from grader.compare import judge
 from grader.draws import Draws
 from grader.parameters import ProbeConfig
-from grader.parts import Findings, ask, built_on, must_raise, sure
+from grader.parts import Findings, ask, built_on, sure, try_refusals
 from grader.student_error import StudentError
 from grader.submission import Question, Submission, build, call, config, forward, handle, tensor
 
@@ -61,31 +62,24 @@ def test_append_joins_new_positions_and_keeps_the_old_cache(
         answers = submission.ask(*questions)
     except StudentError as error:
         if error.type == "AttributeError" and not error.frames:  # we asked, of what came back
-            fail("no_cache_returned", "attention", "what append returns is no KVCache: "
-                 f"{error.message}.", "Look at what append promises to return.")  # fmt: skip
+            fail("attention", "cache", "no_cache_returned", message=error.message)
         raise
     for (name, wanted), answer in zip(saved.items(), answers[len(saved) :], strict=True):
         for field, want, got in zip(FIELDS, wanted, answer["values"], strict=False):
             what = f"{field} of the {name} cache"
             if name == "old" and isinstance(got, np.ndarray) and got.size > want.size:
-                fail("old_cache_changed", "attention", f"{what} has grown from {want.shape} to "
-                     f"{got.shape}: append changed the cache that it was called on.",
-                     "Another continuation may still need it. What does append promise to "
-                     "return?")  # fmt: skip
+                fail("attention", "cache", "old_cache_changed", what=what, old=want.shape,
+                     new=got.shape)  # fmt: skip
             got = tensor(got, want.shape, what, "attention", want.dtype.kind)
             axis = min(2, want.ndim - 1)
             old = first[FIELDS.index(field)].shape[axis]
             turned = np.roll(want, want.shape[axis] - old, axis=axis)
-            suspects = [Suspect("new_before_old", turned, "the new positions stand before the old "
-                                "ones.", WHERE)]  # fmt: skip
+            suspects = [suspect("cache", "new_before_old", turned)]
             if field == "valid":
-                suspects.append(Suspect("validity_lost", np.ones_like(want), "every position "
-                                        "counts as real.", "Follow valid through append.")
-                                )  # fmt: skip
+                suspects.append(suspect("cache", "validity_lost", np.ones_like(want)))
             else:
-                suspects.append(Suspect("keys_and_values_exchanged", wanted[field == "key"],
-                                        "keys and values have changed places.", "Follow each of "
-                                        "the three through append."))  # fmt: skip
+                exchanged = wanted[field == "key"]
+                suspects.append(suspect("cache", "keys_and_values_exchanged", exchanged))
             judge(got, want, what=what, part="attention", advice=WHERE, suspects=suspects)
     return {"caches": len(saved)}
 
@@ -103,12 +97,12 @@ def test_append_refuses_another_batch_head_count_or_width(
         "another width": (key[..., :1], value[..., :1], valid),
         "values unlike the keys": (key, value[..., :1], valid),
     }
-    questions = [call("@cache.append", *new) for new in wrong.values()]
-    built, *answers = submission.attempt(call("attention.KVCache", *held, save="cache"), *questions)
-    sure(built)
-    for what, answer in zip(wrong, answers, strict=True):
-        must_raise(answer, "ValueError", f"append with {what}", "attention")
-    return {"refused": len(wrong)}
+    submission.ask(call("attention.KVCache", *held, save="cache"))
+    refused = [
+        (f"append with {what}", "ValueError", call("@cache.append", *new))
+        for what, new in wrong.items()
+    ]
+    return try_refusals(submission, "attention", *refused)
 
 
 @pytest.mark.part("S1")
@@ -124,22 +118,18 @@ def test_attention_refuses_a_cache_that_does_not_fit(
         "a query_offset that is not its length": ([x], {"query_offset": 1}, "eval"),
         "keys of a memory that it holds already": ([x, x], {}, "eval"),
     }
-    questions = [build("module", "attention.MultiHeadAttention", config(**fields), rope=False)]
+    before = [build("module", "attention.MultiHeadAttention", config(**fields), rope=False)]
+    refused = []
     for what, (args, options, mode) in wrong.items():
         given = {"args": args, "kwargs": {**options, "cache": handle(what)}}
-        questions.append(call("cache.CacheSlot", save=what))
+        asked = forward("module", given, mode=mode)
+        before.append(call("cache.CacheSlot", save=what))
         if len(args) > 1:  # the first of two calls fills it
-            questions.append(forward("module", given, mode=mode))
-        questions.append(forward("module", given, mode=mode))
-    answers, _ = ask(submission, *questions)
-    for what in wrong:
-        place = next(i for i, q in enumerate(questions) if q.arguments.get("save") == what)
-        two = len(wrong[what][0]) > 1
-        for answer in [answers[0], *answers[place : place + 1 + two]]:
-            sure(answer)
-        must_raise(answers[place + 1 + two], "ValueError", f"attention with a cache and {what}",
-                   "attention")  # fmt: skip
-    return {"refused": len(wrong)}
+            before.append(asked)
+        refused.append((f"attention with a cache and {what}", "ValueError", asked))
+    for answer in ask(submission, *before)[0]:
+        sure(answer)
+    return try_refusals(submission, "attention", *refused)
 
 
 @pytest.mark.part("S1")
@@ -159,7 +149,5 @@ def test_cached_decoding_equals_uncached_at_every_step(
     trouble = stepwise.describe(found)
     with built_on("attention", findings, *EARLIER):
         if trouble:
-            fail("cached_differs", trouble.part, trouble.text, "Follow offset and cache from the "
-                 "block into attention: position of the first query, number of keys, masks and "
-                 "bias of the remembered ones.", trouble.evidence)  # fmt: skip
+            fail(trouble.part, "cache", "cached_differs", trouble.evidence, seen=trouble.text)
     return {"largest_difference": max(max(steps) for steps in found.values())}

@@ -8,11 +8,22 @@ import numpy as np
 import pytest
 
 from grader import stepwise
-from grader.compare import Suspect, agrees, fail, judge
+from grader.causes import fail, suspect
+from grader.compare import Suspect, agrees, judge
 from grader.draws import Draws
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import Case, Findings, Trial, ask, built_on, must_raise, returned
+from grader.parts import (
+    Call,
+    Case,
+    Findings,
+    Trial,
+    ask,
+    built_on,
+    returned,
+    try_calls,
+    try_refusals,
+)
 from grader.student_error import StudentError
 from grader.submission import Submission, call, tensor
 from grader.trials import try_modules
@@ -32,20 +43,18 @@ def test_rotate_pairs_turns_every_adjacent_pair(
     """rotate_pairs turns each adjacent pair (a, b) into (-b, a), and refuses an odd width."""
     x = rng.child("x").uniform(SHAPE, -1.7, 1.7)
     want = expected("rotate_pairs", x=x)["value"]
-    (answer,), tolerance = ask(submission, call("positions.rotate_pairs", x))
-    what = "rotate_pairs(x)"
-    got = tensor(returned(answer, what, "positions"), want.shape, what, "positions")
     first, second = np.split(x, 2, axis=-1)
-    judge(got, want, what=what, part="positions", advice=PAIRS, tolerance=tolerance, suspects=[
-        Suspect("rotated_backwards", -want, "the pairs are turned the other way round.", PAIRS),
-        Suspect("halves_paired", np.concatenate((-second, first), axis=-1), "number i is paired "
-                "with number i + K/2, while the tables hold the angles of neighbours.", PAIRS),
-        Suspect("pairs_exchanged", np.abs(want) * np.sign(x.reshape(*SHAPE[:-1], -1, 2)[..., ::-1]
-                .reshape(x.shape)), "the pairs are exchanged without a sign.", PAIRS),
-    ])  # fmt: skip
-    (odd,) = submission.attempt(call("positions.rotate_pairs", x[..., 1:]))
-    must_raise(odd, "ValueError", "rotate_pairs of an odd width", "positions")
-    return {"tolerance": tolerance}
+    exchanged = x.reshape(*SHAPE[:-1], -1, 2)[..., ::-1].reshape(x.shape)
+    suspects = (
+        suspect("rotate_pairs", "rotated_backwards", -want),
+        suspect("rotate_pairs", "halves_paired", np.concatenate((-second, first), axis=-1)),
+        suspect("rotate_pairs", "pairs_exchanged", np.abs(want) * np.sign(exchanged)),
+    )
+    turned = Call("rotate_pairs(x)", call("positions.rotate_pairs", x), want, suspects)
+    odd = call("positions.rotate_pairs", x[..., 1:])
+    found = try_calls(submission, "positions", PAIRS, turned)
+    refused = ("rotate_pairs of an odd width", "ValueError", odd)
+    return found | try_refusals(submission, "positions", refused)
 
 
 @pytest.mark.part("S3")
@@ -65,13 +74,11 @@ def test_apply_rope_rotates_by_position_and_keeps_lengths(
         got = tensor(returned(answer, what, "positions"), want.shape, what, "positions")
         turned = expected("rotate_pairs", x=x)["value"]
         suspects = [
-            Suspect("rotated_backwards", x * cos - turned * sin, "the pairs are turned the other "
-                    "way round.", ANGLES),
-            Suspect("cosine_only", x * cos, "nothing is multiplied with the sines.", ANGLES),
-            Suspect("cosine_and_sine_exchanged", x * sin + turned * cos, "cosines and sines are "
-                    "exchanged.", ANGLES),
-            Suspect("not_rotated", x, "nothing is rotated.", ANGLES),
-        ]  # fmt: skip
+            suspect("rope", "rotated_backwards", x * cos - turned * sin),
+            suspect("rope", "cosine_only", x * cos),
+            suspect("rope", "cosine_and_sine_exchanged", x * sin + turned * cos),
+            suspect("rope", "not_rotated", x),
+        ]
         if not agrees(got, want, tolerance):
             _explain(got, x, what, suspects)
         judge(got, want, what=what, part="positions", advice=ANGLES, suspects=suspects,
@@ -88,9 +95,8 @@ def _explain(got: np.ndarray, x: np.ndarray, what: str, suspects: list[Suspect])
         index = tuple(
             int(i) for i in np.unravel_index(np.abs(after - before).argmax(), after.shape)
         )
-        fail("length_not_kept", "positions",
-             f"{what}: the vector at {index} has length {after[index]:.4g} and had "
-             f"{before[index]:.4g}; a rotation keeps it.", ANGLES, {"index": index})  # fmt: skip
+        fail("positions", "rope", "length_not_kept", {"index": index}, what=what, index=index,
+             before=before[index], after=after[index])  # fmt: skip
 
 
 @pytest.mark.part("S3")
@@ -134,6 +140,6 @@ def test_rotary_positions_survive_the_cache(
     trouble = stepwise.describe(found)
     with built_on("attention", findings, *EARLIER):
         if trouble:
-            fail("cached_differs", trouble.part, trouble.text, "Look at which position a new token "
-                 "has when it is rotated.", trouble.evidence)  # fmt: skip
+            fail(trouble.part, "cache", "cached_differs", trouble.evidence, entry="rotated_differs",
+                 seen=trouble.text)  # fmt: skip
     return {"largest_difference": max(max(steps) for steps in found.values())}
