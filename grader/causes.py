@@ -81,6 +81,7 @@ def in_branches(*branches: str) -> Causes:
 
 SCORES = slips("scaling", "softmax")
 MASKED = slips("masked")
+ZERO_SCORES = slips("zero_scores")
 BIASED = slips("biased")
 ATTENTION = SCORES | MASKED | BIASED
 PROJECTIONS = slips("projections", "split_and_merged")

@@ -39,6 +39,8 @@ FUNCTION = "attention.scaled_dot_product_attention"
 SHAPE = (2, 3, 5, 7, 11)  # B, H, T, S, K
 # More keys, or queries, than any vector register holds: some code does long rows another way.
 MANY_KEYS, MANY_QUERIES, MANY = (1, 1, 2, 67, 3), (1, 1, 67, 2, 3), (1, 1, 67, 67, 3)
+# What float32 may round of weights whose scores are in the hundreds.
+ROUNDED = 2e-3
 STEPS = "Compare with the formula in the docstring, step by step."
 Inputs = dict[str, Any]
 
@@ -120,6 +122,58 @@ def test_attention_averages_values_by_softmax_of_scaled_scores(
     keeps_precision(single, expected("scaled_dot_product_attention", **plain))
     names_its_parts(submission, fields)
     return {"largest_difference": largest, "tolerance": tolerance, "calls": len(cases)}
+
+
+@pytest.mark.part("2.1")
+def test_attention_hides_keys_by_the_mask_only(
+    submission: Submission, rng: Draws, expected: Ask
+) -> dict[str, Any]:
+    """Attention gives weight to keys whose scores are exactly 0: the mask alone hides keys."""
+    inputs = draw(rng) | {"mask": draw_rows(rng.child("rows"))}
+    some_keys, one_query = inputs["key"].copy(), inputs["query"].copy()
+    some_keys[:, :, :3] = 0.0
+    one_query[:, :, 1] = 0.0
+    cases: tuple[tuple[str, Inputs, causes.Causes], ...] = (
+        ("with keys of 0", inputs | {"key": some_keys}, causes.ZERO_SCORES),
+        ("with a query of 0", inputs | {"query": one_query}, causes.ZERO_SCORES),
+    )
+    answers, tolerance = ask(submission, *[call(FUNCTION, **given) for _, given, _ in cases])
+    largest = 0.0
+    for (name, given, slips), answer in zip(cases, answers, strict=True):
+        want = expected("scaled_dot_product_attention", **given)
+        suspects = attention_suspects(expected, given, slips)
+        gap = judge_attended(answer, want, f"attention {name}", suspects, given["mask"], tolerance)
+        largest = max(largest, gap)
+    return {"largest_difference": largest, "tolerance": tolerance, "calls": len(cases)}
+
+
+@pytest.mark.part("2.1")
+def test_attention_is_right_for_large_scores_in_float32(
+    submission: Submission, rng: Draws, expected: Ask
+) -> dict[str, Any]:
+    """Attention is right in float32 too where scores are in the hundreds, allowed or hidden."""
+    cases = {
+        "with scores of up to 1000 in float32":
+            draw(rng.child("large"), 20.0) | {"mask": draw_rows(rng.child("rows"))},
+        "with large scores at hidden keys in float32": extreme(rng.child("extreme")),
+    }  # fmt: skip
+    asked = [in_float32(call(FUNCTION, **inputs)) for inputs in cases.values()]
+    largest = 0.0
+    for (name, inputs), answer in zip(cases.items(), submission.attempt(*asked), strict=True):
+        what, want = f"attention {name}", expected("scaled_dot_product_attention", **inputs)
+        judge_finite(returned(answer, what, "attention"), what)
+        gap = judge_attended(answer, want, what, iter(()), inputs["mask"], ROUNDED)
+        largest = max(largest, gap)
+    return {"largest_difference": largest, "tolerance": ROUNDED, "calls": len(cases)}
+
+
+def judge_finite(value: Any, what: str) -> None:
+    """Fail where the softmax has left the range of its type."""
+    weights = value[1] if isinstance(value, list) and len(value) == 2 else None
+    if isinstance(weights, np.ndarray) and not np.isfinite(weights).all():
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(weights))[0])
+        fail("attention", "attended", "softmax_out_of_range", what=what, found=weights[place],
+             place=place)  # fmt: skip
 
 
 def judge_attended(

@@ -1,7 +1,7 @@
 """Attention, blocks and stacks with one slip in them: what a known kind of mistake would answer.
 
 Nothing is judged by these numbers: they only name the mistake behind a difference that the oracle
-has found. Attention is vectorised here, unlike the oracle's own.
+has found.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ def wrong_scaled_dot_product_attention(
     allowed = np.broadcast_to(True if mask is None else mask, scores.shape)
     if slip == "mask_flipped":
         allowed = ~allowed
+    if slip == "zero_scores_hidden":
+        allowed = allowed & (scores != 0.0)
     if slip == "mask_of_other_rows":
         # The rows' masks repeated head by head, though (row, head) pairs run row by row.
         order = np.arange(batch * heads) % batch
