@@ -86,14 +86,13 @@ def judge_memory(seen: Seen) -> None:
         seen.wrong("optimizer_rebuilt", optimizers=len(makers))
 
 
-def judge_long_memory(answer: Any) -> None:
+def judge_long_memory(steps: list[dict[str, Any]]) -> None:
     """Fail when at some step of a longer run the optimiser has forgotten the steps before.
 
     It may be the same one emptied, or a new one made as the last one was, which never comes back.
-    A loop that cannot run this long, or says nothing of its steps, is judged elsewhere.
+    A loop that says nothing of its steps is judged elsewhere.
     """
-    steps = answer.get("steps") if isinstance(answer, dict) else None
-    if not isinstance(steps, list) or not all(map(_is_step, steps)):
+    if not all(map(_says_who, steps)):
         return
     kept = {step["like"] for step in steps if step["remembers"]}
     for number, step in enumerate(steps):
@@ -105,25 +104,24 @@ def judge_long_memory(answer: Any) -> None:
             wrong("optimizer_rebuilt", subject="train", entry="optimizer_emptied", step=number)
 
 
-def judge_long_run(answer: Any, batches: int) -> None:
+def _says_who(step: dict[str, Any]) -> bool:
+    kinds = {"by": int, "like": str, "remembers": bool}
+    return all(type(step.get(name)) is kind for name, kind in kinds.items())
+
+
+def judge_long_run(batches: int, schedules: list[Any], left_training: bool) -> None:
     """Fail when a longer run ends in eval mode, or its schedule ahead of the batches or behind.
 
     A schedule that takes no step is no schedule: the loop may set the rate itself. Whether one is
     taken before the first batch or after the last makes no difference.
     """
-    schedules = answer.get("schedules") if isinstance(answer, dict) else None
-    if isinstance(answer, dict) and answer.get("left_training") is False:
+    if not left_training:
         entry = "left_in_eval_mode_later"
         wrong("left_in_eval_mode", subject="train", entry=entry, batches=batches)
-    for taken in schedules if isinstance(schedules, list) else ():
+    for taken in schedules:
         if type(taken) is int and taken and abs(taken - batches) > 1:
             own: dict[str, Any] = {"batches": batches, "schedule_steps": taken}
             wrong("schedule_out_of_step", subject="train", **own)
-
-
-def _is_step(step: Any) -> bool:
-    kinds = {"by": int, "like": str, "remembers": bool}
-    return isinstance(step, dict) and all(type(step.get(k)) is kind for k, kind in kinds.items())
 
 
 def judge_schedule(seen: Seen, peak: float) -> None:

@@ -248,6 +248,7 @@ class Spy:
             rate=max(rates, default=math.nan),
             scale=scale_of(self.sent, self.batch),
             by=self.number_of(optimizer),
+            like=settings_of(optimizer),
             remembers=remembers(optimizer, self.model),
         )
         self.fresh, self.sent = {}, []
@@ -359,7 +360,8 @@ def spy_on_training(
 
     `supply` of the batches are given out, by an iterator that can be walked once. Returns the
     events, the losses as they came, what kind each of them is, the student's own loss of every
-    forward pass, the student's own decoder inputs, and the mode that the model was left in.
+    forward pass, the student's own decoder inputs, the mode that the model was left in, and how
+    many steps each given schedule has taken.
     """
     spy = Spy(spied_model(kind, config).eval(), batches[:supply])
     loop = attribute("training")
@@ -381,44 +383,5 @@ def spy_on_training(
         "inputs": [to_array(ids) for ids in spy.inputs],
         "own_inputs": own_inputs(batches[:supply]),
         "left_training": spy.model.training,
+        "schedules": [getattr(made, "last_epoch", None) for made in spy.schedules],
     }
-
-
-class MemorySpy(Spy):
-    """Writes down of each step only which optimiser takes it and whether it remembers any."""
-
-    def note(self, what: str, **details: Any) -> None:
-        """Write nothing down: there are many steps."""
-
-    def step(self, optimizer: Any) -> None:
-        """Note what takes a step."""
-        self.events.append({
-            "by": self.number_of(optimizer),
-            "like": settings_of(optimizer),
-            "remembers": remembers(optimizer, self.model),
-        })  # fmt: skip
-
-
-@probe
-def watch_memory(
-    session: Session, config: dict[str, Any], recipe: dict[str, Any], batches: list[Any]
-) -> dict[str, Any]:
-    """Run the student's `train` over many small batches, and tell what each step remembers.
-
-    Of each given schedule that it made, it tells how many steps that has taken.
-    """
-    spy = MemorySpy(spied_model("decoder_only", config), batches)
-    loop = attribute("training")
-
-    def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if spy.inside is None:
-            spy.step(optimizer)
-
-    hook = torch_optimizer.register_optimizer_step_pre_hook(stepped)
-    try:
-        with overheard(spy, loop):
-            loop.train(spy.model, iter(batches), attribute_recipe(recipe))
-    finally:
-        hook.remove()
-    taken = [getattr(made, "last_epoch", None) for made in spy.schedules]
-    return {"steps": spy.events, "schedules": taken, "left_training": spy.model.training}
