@@ -43,6 +43,8 @@ MANY_KEYS, MANY_QUERIES, MANY = (1, 1, 2, 67, 3), (1, 1, 67, 2, 3), (1, 1, 67, 6
 ROUNDED = 2e-3
 STEPS = "Compare with the formula in the docstring, step by step."
 Inputs = dict[str, Any]
+# How a sentence names the call, what it is given, and the slips that it can tell apart.
+Case = tuple[str, Inputs, causes.Causes]
 
 
 def draw(rng: Draws, scale: float = 1.0, shape: tuple[int, ...] = SHAPE) -> Inputs:
@@ -94,9 +96,8 @@ def test_attention_averages_values_by_softmax_of_scaled_scores(
         "mask": draw_mask(rng.child("many masked"), (1, 1, 67, 67)),
         "score_bias": rng.child("many biased").uniform((1, 1, 67, 67), -2.0, 2.0),
     }
-    plain = draw(rng.child("plain"))
-    cases: list[tuple[str, Inputs, causes.Causes]] = [
-        ("without a mask", plain, causes.SCORES),
+    cases: list[Case] = [
+        ("without a mask", draw(rng.child("plain")), causes.SCORES),
         ("with a padding mask", draw(rng.child("rows")) | {"mask": draw_rows(rng.child("rows"))},
          causes.MASKED),
         ("with a mask per head", draw(rng.child("masked")) | {"mask": mask}, causes.MASKED),
@@ -110,18 +111,10 @@ def test_attention_averages_values_by_softmax_of_scaled_scores(
          draw(rng.child("many"), shape=MANY) | many, causes.ATTENTION),
     ]  # fmt: skip
     questions = [call(FUNCTION, **inputs) for _, inputs, _ in cases]
-    in_single = in_float32(call(FUNCTION, **plain))
-    (*answers, single, _, fields), tolerance = ask(submission, *questions, in_single, *NAMED)
-    largest = 0.0
-    for (name, inputs, slips), answer in zip(cases, answers, strict=True):
-        want = expected("scaled_dot_product_attention", **inputs)
-        what = f"attention {name}"
-        suspects = attention_suspects(expected, inputs, slips)
-        gap = judge_attended(answer, want, what, suspects, inputs.get("mask"), tolerance)
-        largest = max(largest, gap)
-    keeps_precision(single, expected("scaled_dot_product_attention", **plain))
+    (*answers, _, fields), tolerance = ask(submission, *questions, *NAMED)
+    found = judge_attended(expected, cases, answers, tolerance)
     names_its_parts(submission, fields)
-    return {"largest_difference": largest, "tolerance": tolerance, "calls": len(cases)}
+    return found
 
 
 @pytest.mark.part("2.1")
@@ -133,81 +126,68 @@ def test_attention_hides_keys_by_the_mask_only(
     some_keys, one_query = inputs["key"].copy(), inputs["query"].copy()
     some_keys[:, :, :3] = 0.0
     one_query[:, :, 1] = 0.0
-    cases: tuple[tuple[str, Inputs, causes.Causes], ...] = (
+    cases: list[Case] = [
         ("with keys of 0", inputs | {"key": some_keys}, causes.ZERO_SCORES),
         ("with a query of 0", inputs | {"query": one_query}, causes.ZERO_SCORES),
-    )
+    ]
     answers, tolerance = ask(submission, *[call(FUNCTION, **given) for _, given, _ in cases])
-    largest = 0.0
-    for (name, given, slips), answer in zip(cases, answers, strict=True):
-        want = expected("scaled_dot_product_attention", **given)
-        suspects = attention_suspects(expected, given, slips)
-        gap = judge_attended(answer, want, f"attention {name}", suspects, given["mask"], tolerance)
-        largest = max(largest, gap)
-    return {"largest_difference": largest, "tolerance": tolerance, "calls": len(cases)}
+    return judge_attended(expected, cases, answers, tolerance)
 
 
 @pytest.mark.part("2.1")
-def test_attention_is_right_for_large_scores_in_float32(
+def test_attention_is_right_in_float32(
     submission: Submission, rng: Draws, expected: Ask
 ) -> dict[str, Any]:
-    """Attention is right in float32 too where scores are in the hundreds, allowed or hidden."""
-    cases = {
-        "with scores of up to 1000 in float32":
-            draw(rng.child("large"), 20.0) | {"mask": draw_rows(rng.child("rows"))},
-        "with large scores at hidden keys in float32": extreme(rng.child("extreme")),
-    }  # fmt: skip
-    asked = [in_float32(call(FUNCTION, **inputs)) for inputs in cases.values()]
-    largest = 0.0
-    for (name, inputs), answer in zip(cases.items(), submission.attempt(*asked), strict=True):
-        what, want = f"attention {name}", expected("scaled_dot_product_attention", **inputs)
-        judge_finite(returned(answer, what, "attention"), what)
-        gap = judge_attended(answer, want, what, iter(()), inputs["mask"], ROUNDED)
-        largest = max(largest, gap)
-    return {"largest_difference": largest, "tolerance": ROUNDED, "calls": len(cases)}
+    """Attention stays in float32 and is right there, with scores in the hundreds too."""
+    cases: list[Case] = [
+        ("with float32 inputs", draw(rng.child("plain")), {}),
+        ("with scores of up to 1000 in float32",
+         draw(rng.child("large"), 20.0) | {"mask": draw_rows(rng.child("rows"))}, {}),
+        ("with large scores at hidden keys in float32", extreme(rng.child("extreme")), {}),
+    ]  # fmt: skip
+    questions = [in_float32(call(FUNCTION, **inputs)) for _, inputs, _ in cases]
+    answers = submission.attempt(*questions)
+    for (name, _, _), answer in zip(cases, answers, strict=True):
+        judge_float32(answer, f"attention {name}")
+    return judge_attended(expected, cases, answers, ROUNDED)
 
 
-def judge_finite(value: Any, what: str) -> None:
-    """Fail where the softmax has left the range of its type."""
-    weights = value[1] if isinstance(value, list) and len(value) == 2 else None
-    if isinstance(weights, np.ndarray) and not np.isfinite(weights).all():
-        place = tuple(int(i) for i in np.argwhere(~np.isfinite(weights))[0])
-        fail("attention", "attended", "softmax_out_of_range", what=what, found=weights[place],
-             place=place)  # fmt: skip
+def judge_float32(answer: Any, what: str) -> None:
+    """Fail where another type comes back, which the model's layers would refuse, or no numbers."""
+    value = returned(answer, what, "attention")
+    pair = value if isinstance(value, list) and len(value) == 2 else ()
+    for name, part in zip(("context", "weights"), pair, strict=False):
+        if isinstance(part, np.ndarray) and part.dtype != np.float32:
+            fail("attention", "attended", "precision_changed", {"dtype": str(part.dtype)},
+                 what=what, name=name, dtype=part.dtype)  # fmt: skip
+        if name == "weights" and isinstance(part, np.ndarray) and not np.isfinite(part).all():
+            place = tuple(int(i) for i in np.argwhere(~np.isfinite(part))[0])
+            fail("attention", "attended", "softmax_out_of_range", what=what, place=place,
+                 found=part[place])  # fmt: skip
 
 
 def judge_attended(
-    answer: Any,
-    want: Expected,
-    what: str,
-    suspects: Iterator[Suspect],
-    mask: np.ndarray | None,
-    tolerance: float,
-) -> float:
-    """Judge the weights, then what they average; return the context's largest difference."""
-    context, weights = unpack(returned(answer, what, "attention"), want, what)
-    try:
-        judge(weights, want["weights"], what=f"{what}, weights", part="attention", advice=STEPS,
-              suspects=suspects, tolerance=tolerance)  # fmt: skip
-    except CheckFailed as failure:
-        if failure.diagnosis.code == "values_differ":
-            look_at_weights(weights, mask, what, tolerance, failure.evidence)
-        raise
-    found = judge(context, want["context"], what=f"{what}, context", part="attention", suspects=(),
-                  advice="The weights are right: look at what they average.",
+    expected: Ask, cases: list[Case], answers: list[Any], tolerance: float
+) -> dict[str, Any]:
+    """Judge the weights of every answer, then what they average."""
+    largest = 0.0
+    for (name, inputs, slips), answer in zip(cases, answers, strict=True):
+        what = f"attention {name}"
+        want = expected("scaled_dot_product_attention", **inputs)
+        context, weights = unpack(returned(answer, what, "attention"), want, what)
+        try:
+            judge(weights, want["weights"], what=f"{what}, weights", part="attention",
+                  advice=STEPS, suspects=attention_suspects(expected, inputs, slips),
                   tolerance=tolerance)  # fmt: skip
-    return float(found["largest_difference"])
-
-
-def keeps_precision(answer: Any, want: Expected) -> None:
-    """Fail when float32 inputs come back as another type, which the model's layers would refuse."""
-    what = "attention with float32 inputs"
-    pair = unpack(returned(answer, what, "attention"), want, what)
-    for name, value in zip(("context", "weights"), pair, strict=True):
-        if value.dtype != np.float32:
-            seen = {"dtype": str(value.dtype)}
-            fail("attention", "attended", "precision_changed", seen, what=what, name=name,
-                 dtype=value.dtype)  # fmt: skip
+        except CheckFailed as failure:
+            if failure.diagnosis.code == "values_differ":
+                look_at_weights(weights, inputs.get("mask"), what, tolerance, failure.evidence)
+            raise
+        found = judge(context, want["context"], what=f"{what}, context", part="attention",
+                      advice="The weights are right: look at what they average.", suspects=(),
+                      tolerance=tolerance)  # fmt: skip
+        largest = max(largest, found["largest_difference"])
+    return {"largest_difference": largest, "tolerance": tolerance, "calls": len(cases)}
 
 
 # Asks for what attention returns by the names of its two parts.
