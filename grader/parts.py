@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.causes import Causes
+from grader.causes import Causes, suspect
 from grader.compare import TOLERANCE, Suspect, fail, judge
 from grader.draws import Weights
 from grader.expectations import Ask, Expected
@@ -24,8 +24,9 @@ TOLERANCE_FLOAT32 = 1e-4
 
 Findings = list[Outcome]
 
-# Inputs that modules take by position, in this order; all others go by name.
-POSITIONAL = ("query", "key_value", "x", "memory")
+# Inputs that modules take by position, in this order; all others go by name. A matrix stands for
+# the sub-layer that multiplies by it.
+POSITIONAL = ("query", "key_value", "x", "memory", "matrix")
 # Modules inside a block, in order of execution.
 INSIDE = {
     "encoder_block": ("self_attention", "attention_branch", "feed_forward", "feed_forward_branch"),
@@ -99,8 +100,11 @@ class Trial:
     def arguments(self, case: Case) -> dict[str, Any]:
         """Return the inputs of a call as the module takes them."""
         inputs = case.inputs
+        args = [inputs[name] for name in POSITIONAL if name in inputs]
+        if "matrix" in inputs:
+            args[-1] = {"$linear": inputs["matrix"]}
         return {
-            "args": [inputs[name] for name in POSITIONAL if name in inputs],
+            "args": args,
             "kwargs": {k: value for k, value in inputs.items() if k not in POSITIONAL},
         }
 
@@ -116,17 +120,12 @@ class Trial:
 
     def suspects(self, expected: Ask, case: Case) -> Iterator[Suspect]:
         """Yield what the slips of `case.causes` would answer."""
-        if "x" in case.inputs:
-            yield Suspect(
-                "input_returned",
-                real(case.inputs["x"], case.valid),
-                "it returns its input as it came.",
-                "Use what the sub-layers return.",
-            )
         own = {"config": self.config, "weights": self.weights, **case.inputs}
         for slip, (cause, advice) in case.causes.items():
             answer = expected(f"wrong_{self.oracle}", slip=slip, **own)
             yield Suspect(slip, real(answer["value"], case.valid), cause, advice)
+        if "x" in case.inputs:
+            yield suspect("module", "input_returned", real(case.inputs["x"], case.valid))
 
 
 def ask(submission: Submission, *questions: Question) -> tuple[list[Any], float]:

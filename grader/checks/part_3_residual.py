@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pytest
 
 from grader import causes
-from grader.compare import Suspect, judge
 from grader.draws import Draws
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import ask, returned, sure
-from grader.submission import Submission, build, config, forward, tensor
+from grader.parts import Case, Trial
+from grader.submission import Submission
+from grader.trials import try_modules
 
-TARGET = "residual.ResidualBranch"
 WIDTH = 7
-BASE = ProbeConfig(d_model=WIDTH, num_heads=1)
-SHAPE = (2, 5, WIDTH)  # B, T, D
-PLACEMENTS, NORMS = ("pre", "post"), ("layernorm", "rmsnorm")
 ADVICE = "Follow x from the start to the sum: what is added to what, and what is normalised?"
 
 
@@ -31,38 +25,27 @@ def test_residual_branch_adds_the_sublayer_to_its_input(
     submission: Submission, rng: Draws, expected: Ask
 ) -> dict[str, Any]:
     """ResidualBranch returns x + f(norm(x)) before, norm(x + f(x)) after; f may answer 0."""
-    x = rng.child("x").uniform(SHAPE, -2.0, 2.0)
-    matrix = rng.child("sublayer").uniform((WIDTH, WIDTH), -1.0, 1.0)
-    calls: list[tuple[str, tuple[str, ...], np.ndarray, np.ndarray, str]] = [
-        ("", NORMS, x, matrix, "eval"),
-        (", around a sub-layer that answers 0", NORMS, x, 0.0 * matrix, "eval"),
-        (", with a single token", NORMS[:1], x[:1, :1], matrix, "eval"),
-        (", in train()", NORMS[:1], x, matrix, "train"),
-    ]
-    largest, tolerance = 0.0, 0.0
-    for words, norms, given, sublayer, mode in calls:
-        for placement, norm in product(PLACEMENTS, norms):
-            shape = replace(BASE, placement=placement, norm=norm)
-            weights = rng.child(norm).weights(parameter_shapes(shape, "residual_branch"))
-            inputs = {"config": shape, "weights": weights, "x": given, "matrix": sublayer}
-            want = expected("residual_branch", **inputs)["value"]
-            (built, answer), tolerance = ask(
-                submission,
-                build("branch", TARGET, config(**shape.given()), weights=weights),
-                forward("branch", {"args": [given, {"$linear": sublayer}]}, mode=mode),
-            )
-            sure(built)
-            what = f'placement "{placement}", {norm}{words}'
-            got = tensor(returned(answer, what, "residual"), want.shape, what, "residual")
-            found = judge(got, want, what=what, part="residual", advice=ADVICE,
-                          suspects=branch_suspects(expected, inputs),
-                          tolerance=tolerance)  # fmt: skip
-            largest = max(largest, found["largest_difference"])
-    return {"largest_difference": largest, "tolerance": tolerance}
-
-
-def branch_suspects(expected: Ask, inputs: dict[str, Any]) -> Iterator[Suspect]:
-    """Yield what a branch with each of the slips would return."""
-    for slip, (cause, advice) in causes.BRANCH.items():
-        value = expected("wrong_residual_branch", **inputs, slip=slip)["value"]
-        yield Suspect(slip, value, cause, advice)
+    x = rng.child("x").uniform((2, 5, WIDTH), -2.0, 2.0)  # (B, T, D)
+    speaking = {"x": x, "matrix": rng.child("sublayer").uniform((WIDTH, WIDTH), -1.0, 1.0)}
+    calls = {
+        "": speaking,
+        ", around a sub-layer that answers 0": speaking | {"matrix": 0.0 * speaking["matrix"]},
+    }
+    trials, alone = [], []
+    for norm, placement in product(("layernorm", "rmsnorm"), ("pre", "post")):
+        config = ProbeConfig(d_model=WIDTH, num_heads=1, placement=placement, norm=norm)
+        weights = rng.child(norm).weights(parameter_shapes(config, "residual_branch"))
+        cases = tuple(
+            Case(f'placement "{placement}", {norm}{words}', inputs, None, causes.BRANCH)
+            for words, inputs in calls.items()
+        )
+        trial = Trial("residual_branch", "residual.ResidualBranch", config, weights, cases)
+        in_train = replace(cases[0], what=f"{cases[0].what}, in train()")
+        trials += [trial, replace(trial, cases=(in_train,), mode="train")]
+        token = speaking | {"x": x[:1, :1]}
+        single = replace(cases[0], what=f"{cases[0].what}, with a single token", inputs=token)
+        alone.append(replace(trial, cases=(single,)))
+    found = try_modules(submission, expected, ADVICE, *trials)
+    # One token alone makes different mistakes look alike: it is asked where the others are right.
+    try_modules(submission, expected, ADVICE, *alone)
+    return found
