@@ -97,7 +97,7 @@ def scale_of(sent: list[tuple[Tensor, Tensor]], batch: Any) -> float:
     """
     total, row = 0.0, 0
     try:
-        targets = attribute("training.teacher_forcing")(batch.answers)[1]
+        targets = forced(batch)[1]
         for logits, came in sent:
             own = logits.clone().requires_grad_()
             with torch.enable_grad():
@@ -134,36 +134,37 @@ def number_of(value: Any) -> float:
         return math.nan
 
 
+def forced(batch: Any) -> Any:
+    """Return the student's decoder inputs and targets of a batch."""
+    return attribute("training.teacher_forcing")(batch.answers)
+
+
 def own_losses(passes: list[Tensor], read: list[Tensor], batches: list[Any]) -> list[float]:
     """Return the student's loss of every batch, NaN where it has none.
 
     Which pass was which batch is known only where each was read once and at once; `read` are the
     decoder inputs of the passes, by which rows in another order are told.
     """
-    found = []
+    found = [math.nan] * len(batches)
     if len(passes) != len(batches):
-        return [math.nan] * len(batches)
-    for logits, ids, batch in zip(passes, read, batches, strict=False):
-        try:
-            inputs, targets = attribute("training.teacher_forcing")(batch.answers)
+        return found
+    for number, (logits, ids, batch) in enumerate(zip(passes, read, batches, strict=True)):
+        with contextlib.suppress(Exception):  # the student's own functions are judged elsewhere
+            inputs, targets = forced(batch)
             rows = inputs.tolist()
             if sorted(ids.tolist()) == sorted(rows):
                 targets = targets[[rows.index(row) for row in ids.tolist()]]
             loss = attribute("training.masked_cross_entropy")(logits.float(), targets)
-            found.append(float(loss))
-        except Exception:  # the student's own functions are judged elsewhere
-            found.append(math.nan)
+            found[number] = float(loss)
     return found
 
 
 def own_inputs(batches: list[Any]) -> list[Any]:
     """Return the student's decoder inputs of every batch, None where there are none."""
-    found: list[Any] = []
-    for batch in batches:
-        try:
-            found.append(to_array(attribute("training.teacher_forcing")(batch.answers)[0]))
-        except Exception:  # judged elsewhere
-            found.append(None)
+    found: list[Any] = [None] * len(batches)
+    for number, batch in enumerate(batches):
+        with contextlib.suppress(Exception):  # judged elsewhere
+            found[number] = to_array(forced(batch)[0])
     return found
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from grader.causes import fail
 from grader.draws import Draws
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import TOLERANCE_FLOAT32, ask, sure
+from grader.parts import TOLERANCE_FLOAT32, Findings, ask, built_on, sure
 from grader.student_error import StudentError
 from grader.submission import (
     Question,
@@ -30,6 +32,38 @@ LENGTH = 8
 STEPS = [(0, 3), (3, 5), (5, 6), (6, 7), (7, 8)]
 VALID = np.array([[1, 1, 1, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 1, 1, 1]], bool)
 MEMORY_VALID = np.array([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], bool)
+
+
+def try_cached(
+    submission: Submission,
+    rng: Draws,
+    findings: Findings,
+    models: Mapping[str, ProbeConfig],
+    earlier: Sequence[str],
+    entry: str,
+) -> dict[str, Any]:
+    """Fail where cached decoding differs from uncached decoding.
+
+    Args:
+        submission: the tree.
+        rng: draws everything.
+        findings: the part checks that did not pass.
+        models: what is built, by kind and position scheme, such as "seq2seq, learned".
+        earlier: tasks whose mistakes make the two differ, whatever the cache does.
+        entry: what to say of it in the catalogue.
+    """
+    kinds = [name.split(",")[0] for name in models]
+    found: dict[str, list[float]] = {}
+    for kind, (name, shape) in zip(kinds, models.items(), strict=True):
+        # The second kind of block uses the attention that has just decoded for the first.
+        with built_on("attention" if kind == kinds[0] else "decoder", findings, *earlier):
+            found[name] = gaps(submission, rng.child(name), kind, shape)
+    trouble = describe(found)
+    with built_on("attention", findings, *earlier):
+        if trouble:
+            fail(trouble.part, "cache", "cached_differs", trouble.evidence, entry=entry,
+                 seen=trouble.text)  # fmt: skip
+    return {"largest_difference": max(max(steps) for steps in found.values())}
 
 
 def gaps(submission: Submission, rng: Draws, kind: str, shape: ProbeConfig) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,19 @@ from grader.causes import fail, suspect
 from grader.compare import judge
 from grader.draws import Draws
 from grader.parameters import ProbeConfig
-from grader.parts import Findings, ask, built_on, sure, try_refusals
+from grader.parts import Findings, ask, sure, try_refusals
 from grader.student_error import StudentError
 from grader.submission import Question, Submission, build, call, config, forward, handle, tensor
 
+CACHE = "attention.KVCache"
+FILE = CACHE.split(".")[0]
 FIELDS = ["key", "value", "valid"]
 BATCH, HEADS, WIDTH = 2, 3, 7
 WHERE = "Look at which axis is time in each of the three tensors, and at the order of the two."
 # Whose mistakes make cached and uncached decoding differ, whatever the cache does.
 EARLIER = ("1.2", "1.3", "2.1", "2.2", "2.3", "5.1", "5.2", "5.3")
 # One scheme that adds to the tokens, and one that adds to the scores.
+DECODING = ProbeConfig(vocab_size=11, d_model=6, num_heads=2, d_ff=7, num_layers=2, max_len=13)
 SCHEMES = {"decoder_only": ("learned", "t5bias"), "seq2seq": ("t5bias",)}
 
 
@@ -52,7 +56,7 @@ def test_append_joins_new_positions_and_keeps_the_old_cache(
     saved = {"old": first, "longer": joined(first, second),
              "longest": joined(first, second, third), "branch": joined(first, other)}  # fmt: skip
     questions = [
-        call("attention.KVCache", *first, save="old"),
+        call(CACHE, *first, save="old"),
         call("@old.append", *second, save="longer"),
         call("@longer.append", *third, save="longest"),
         call("@old.append", *other, save="branch"),
@@ -62,15 +66,15 @@ def test_append_joins_new_positions_and_keeps_the_old_cache(
         answers = submission.ask(*questions)
     except StudentError as error:
         if error.type == "AttributeError" and not error.frames:  # we asked, of what came back
-            fail("attention", "cache", "no_cache_returned", message=error.message)
+            fail(FILE, "cache", "no_cache_returned", message=error.message)
         raise
     for (name, wanted), answer in zip(saved.items(), answers[len(saved) :], strict=True):
         for field, want, got in zip(FIELDS, wanted, answer["values"], strict=False):
             what = f"{field} of the {name} cache"
             if name == "old" and isinstance(got, np.ndarray) and got.size > want.size:
-                fail("attention", "cache", "old_cache_changed", what=what, old=want.shape,
+                fail(FILE, "cache", "old_cache_changed", what=what, old=want.shape,
                      new=got.shape)  # fmt: skip
-            got = tensor(got, want.shape, what, "attention", want.dtype.kind)
+            got = tensor(got, want.shape, what, FILE, want.dtype.kind)
             axis = min(2, want.ndim - 1)
             old = first[FIELDS.index(field)].shape[axis]
             turned = np.roll(want, want.shape[axis] - old, axis=axis)
@@ -80,7 +84,7 @@ def test_append_joins_new_positions_and_keeps_the_old_cache(
             else:
                 exchanged = wanted[field == "key"]
                 suspects.append(suspect("cache", "keys_and_values_exchanged", exchanged))
-            judge(got, want, what=what, part="attention", advice=WHERE, suspects=suspects)
+            judge(got, want, what=what, part=FILE, advice=WHERE, suspects=suspects)
     return {"caches": len(saved)}
 
 
@@ -97,12 +101,12 @@ def test_append_refuses_another_batch_head_count_or_width(
         "another width": (key[..., :1], value[..., :1], valid),
         "values unlike the keys": (key, value[..., :1], valid),
     }
-    submission.ask(call("attention.KVCache", *held, save="cache"))
+    submission.ask(call(CACHE, *held, save="cache"))
     refused = [
         (f"append with {what}", "ValueError", call("@cache.append", *new))
         for what, new in wrong.items()
     ]
-    return try_refusals(submission, "attention", *refused)
+    return try_refusals(submission, FILE, *refused)
 
 
 @pytest.mark.part("S1")
@@ -137,17 +141,9 @@ def test_cached_decoding_equals_uncached_at_every_step(
     submission: Submission, rng: Draws, findings: Findings
 ) -> dict[str, Any]:
     """Cached decoding equals uncached decoding at every step, in steps of one or several tokens."""
-    found: dict[str, list[float]] = {}
-    for kind, schemes in SCHEMES.items():
-        # The second kind of block uses the attention that has just decoded for the first.
-        with built_on("decoder" if found else "attention", findings, *EARLIER):
-            for positions in schemes:
-                shape = ProbeConfig(vocab_size=11, d_model=6, num_heads=2, d_ff=7, num_layers=2,
-                                    max_len=13, positions=positions)  # fmt: skip
-                name = f"{kind}, {positions}"
-                found[name] = stepwise.gaps(submission, rng.child(name), kind, shape)
-    trouble = stepwise.describe(found)
-    with built_on("attention", findings, *EARLIER):
-        if trouble:
-            fail(trouble.part, "cache", "cached_differs", trouble.evidence, seen=trouble.text)
-    return {"largest_difference": max(max(steps) for steps in found.values())}
+    models = {
+        f"{kind}, {positions}": replace(DECODING, positions=positions)
+        for kind, schemes in SCHEMES.items()
+        for positions in schemes
+    }
+    return stepwise.try_cached(submission, rng, findings, models, EARLIER, "cached_differs")

@@ -30,6 +30,7 @@ from grader.trials import try_modules
 
 # Whose mistakes make cached and uncached decoding differ, whatever the rotation does.
 EARLIER = ("1.2", "1.3", "2.1", "2.2", "2.3", "5.1", "5.2", "5.3", "S1")
+FILE = "positions"
 BASE = 100.0
 SHAPE = (2, 3, 5, 14)  # B, H, T, K
 PAIRS = "Look at which two numbers make a pair, and at the sign each of them gets."
@@ -50,11 +51,11 @@ def test_rotate_pairs_turns_every_adjacent_pair(
         suspect("rotate_pairs", "halves_paired", np.concatenate((-second, first), axis=-1)),
         suspect("rotate_pairs", "pairs_exchanged", np.abs(want) * np.sign(exchanged)),
     )
-    turned = Call("rotate_pairs(x)", call("positions.rotate_pairs", x), want, suspects)
-    odd = call("positions.rotate_pairs", x[..., 1:])
-    found = try_calls(submission, "positions", PAIRS, turned)
+    turned = Call("rotate_pairs(x)", call(f"{FILE}.rotate_pairs", x), want, suspects)
+    odd = call(f"{FILE}.rotate_pairs", x[..., 1:])
+    found = try_calls(submission, FILE, PAIRS, turned)
     refused = ("rotate_pairs of an odd width", "ValueError", odd)
-    return found | try_refusals(submission, "positions", refused)
+    return found | try_refusals(submission, FILE, refused)
 
 
 @pytest.mark.part("S3")
@@ -69,9 +70,9 @@ def test_apply_rope_rotates_by_position_and_keeps_lengths(
         angles = np.repeat(position * BASE ** (-np.arange(0, width, 2) / width), 2, axis=1)
         cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
         what = f"apply_rope from position {offset} on"
-        (answer,), tolerance = ask(submission, call("positions.apply_rope", x, cos, sin))
+        (answer,), tolerance = ask(submission, call(f"{FILE}.apply_rope", x, cos, sin))
         want = expected("apply_rope", x=x, offset=offset, base=BASE)["value"]
-        got = tensor(returned(answer, what, "positions"), want.shape, what, "positions")
+        got = tensor(returned(answer, what, FILE), want.shape, what, FILE)
         turned = expected("rotate_pairs", x=x)["value"]
         suspects = [
             suspect("rope", "rotated_backwards", x * cos - turned * sin),
@@ -81,7 +82,7 @@ def test_apply_rope_rotates_by_position_and_keeps_lengths(
         ]
         if not agrees(got, want, tolerance):
             _explain(got, x, what, suspects)
-        judge(got, want, what=what, part="positions", advice=ANGLES, suspects=suspects,
+        judge(got, want, what=what, part=FILE, advice=ANGLES, suspects=suspects,
               tolerance=tolerance)  # fmt: skip
     return {"tolerance": tolerance}
 
@@ -95,7 +96,7 @@ def _explain(got: np.ndarray, x: np.ndarray, what: str, suspects: list[Suspect])
         index = tuple(
             int(i) for i in np.unravel_index(np.abs(after - before).argmax(), after.shape)
         )
-        fail("positions", "rope", "length_not_kept", {"index": index}, what=what, index=index,
+        fail(FILE, "rope", "length_not_kept", {"index": index}, what=what, index=index,
              before=before[index], after=after[index])  # fmt: skip
 
 
@@ -128,18 +129,10 @@ def test_rotary_positions_survive_the_cache(
     """With task S1 done, cached decoding with rotary positions equals uncached decoding."""
     shape = ProbeConfig(vocab_size=11, d_model=12, num_heads=2, d_ff=7, num_layers=2, max_len=13,
                         positions="rope", rope_cross=True)  # fmt: skip
-    found: dict[str, list[float]] = {}
+    models = dict.fromkeys(("decoder_only, rope", "seq2seq, rope"), shape)
     try:
-        for kind in ("decoder_only", "seq2seq"):
-            with built_on("decoder" if found else "attention", findings, *EARLIER):
-                found[f"{kind}, rope"] = stepwise.gaps(submission, rng.child(kind), kind, shape)
+        return stepwise.try_cached(submission, rng, findings, models, EARLIER, "rotated_differs")
     except StudentError as error:
         if error.kind == "not_implemented" and error.task == "S1":
             return {"skipped": "task S1 is not implemented"}
         raise
-    trouble = stepwise.describe(found)
-    with built_on("attention", findings, *EARLIER):
-        if trouble:
-            fail(trouble.part, "cache", "cached_differs", trouble.evidence, entry="rotated_differs",
-                 seen=trouble.text)  # fmt: skip
-    return {"largest_difference": max(max(steps) for steps in found.values())}
