@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grader import handed
-from grader.causes import fail
+from grader.causes import CATALOGUE, fail
 from grader.compare import agrees, judge
 from grader.expectations import Ask, Expected
 from grader.parts import TOLERANCE_FLOAT32, Case, Trial, ask, real, returned, sure
@@ -98,12 +98,10 @@ def _in_branch(
         (_, answer), _ = ask(submission, trial.build(), trial.call(case, [branch]))
         records = answer["records"][0] if not isinstance(answer, StudentError) else {}
         ran = isinstance(records, dict) and branch in records
-        if code == "branch_skipped" and ran:
-            cause = (f"{case.what}: what {branch} returned is lost: what follows starts again "
-                     "from the block's input.")  # fmt: skip
-        elif code == "norm_skipped" and ran and trial.config.placement == "pre":
-            cause = (f"{case.what}: in {branch}, the sub-layer reads the block's own x, not what "
-                     "the branch hands it.")  # fmt: skip
+        lost = code == "branch_skipped"
+        if ran and (lost or trial.config.placement == "pre"):
+            entry = "branch_lost" if lost else "branch_reads_x"
+            cause = CATALOGUE["sublayers"][entry][0].format(what=case.what, branch=branch)
         elif not ran:
             cause = f"{cause} {branch} itself is not called."
     return CheckFailed(replace(known, code=code, cause=cause), failure.evidence)
@@ -167,28 +165,23 @@ def _localise(
     if not agrees(np.nan_to_num(answers[0]), np.nan_to_num(answers[1]), tolerance):
         fail(trial.part, "module", "not_deterministic", failure.evidence, what=case.what,
              mode=trial.mode)  # fmt: skip
-    found = _first_wrong(first["records"][0], trial.expect(expected, case), trial, case)
-    if found is not None:
-        code, words = found
+    code, name = _first_wrong(first["records"][0], trial.expect(expected, case), trial, case)
+    if code:
         known = failure.diagnosis
-        found_by = replace(known, code=code, cause=f"{known.cause} {words}")
-        raise CheckFailed(found_by, failure.evidence)
+        cause = f"{known.cause} {CATALOGUE['sublayers'][code][0].format(name=name)}"
+        raise CheckFailed(replace(known, code=code, cause=cause), failure.evidence)
 
 
-def _first_wrong(records: Any, right: Expected, trial: Trial, case: Case) -> tuple[str, str] | None:
-    """Say which sub-layer's output is the first that is wrong, as a code and a sentence."""
+def _first_wrong(records: Any, right: Expected, trial: Trial, case: Case) -> tuple[str, str]:
+    """Return what is wrong with which sub-layer's output, the first one; "" where none was seen."""
     seen = records if isinstance(records, dict) else {}
     if not trial.sublayers or not seen:
-        return None
+        return "", ""
     for name in trial.sublayers:
         value, wanted = seen.get(name), real(right[name], case.valid)
         if value is None:
-            return "sublayer_not_called", f"Nothing was seen of {name}: it was not called."
+            return "sublayer_not_called", name
         whole = isinstance(value, np.ndarray) and value.shape == wanted.shape
         if not whole or not agrees(real(value, case.valid), wanted, TOLERANCE_FLOAT32):
-            return "sublayer_misfed", (
-                f"The first wrong value comes out of {name}: look at what it is given, and when."
-            )
-    return "sublayers_misjoined", (
-        "What every sub-layer returns is right: look at what is done with it."
-    )
+            return "sublayer_misfed", name
+    return "sublayers_misjoined", ""

@@ -7,12 +7,24 @@ import pytest
 
 from grader import causes, handed, tracing
 from grader.blocks import silenced
+from grader.causes import suspect
 from grader.compare import TOLERANCE
 from grader.draws import Draws
 from grader.expectations import Expectations
 from grader.outcomes import Place, outcome, student_outcome
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import TOLERANCE_FLOAT32, Case, Trial, ask, built_on, must_raise, returned
+from grader.parts import (
+    TOLERANCE_FLOAT32,
+    Call,
+    Case,
+    Trial,
+    ask,
+    built_on,
+    must_raise,
+    returned,
+    try_calls,
+    try_refusals,
+)
 from grader.result import CheckFailed, Diagnosis, Outcome, Status
 from grader.student_error import StudentError
 from grader.submission import Question
@@ -155,6 +167,33 @@ def test_refusal_must_be_the_error_that_is_promised(given, code):
 def test_stub_is_no_refusal():
     with pytest.raises(StudentError):
         must_raise(StudentError({"kind": "not_implemented"}), "ValueError", "the block", "encoder")
+
+
+def test_calls_are_judged_in_order_and_suspects_run_on_a_failure_only():
+    asked = []
+
+    def suspects():
+        asked.append("suspects")
+        yield suspect("offsets", "offset_ignored", np.zeros(3))
+
+    question = Question("call", {})
+    calls = [Call("first", question, np.ones(3), suspects()),
+             Call("second", question, np.ones(3), suspects())]  # fmt: skip
+    good, bad = ({"value": value, "inputs_changed": []} for value in (np.ones(3), np.zeros(3)))
+    found = try_calls(Answering([good, good]), "masks", "Look.", *calls)
+    assert found == {"largest_difference": 0.0, "tolerance": TOLERANCE, "calls": 2}
+    assert asked == []
+    with pytest.raises(CheckFailed, match="second: the causal mask ignores the offsets") as failure:
+        try_calls(Answering([good, bad]), "masks", "Look.", *calls)
+    assert failure.value.diagnosis.code == "offset_ignored"
+
+
+def test_every_refusal_is_judged():
+    error = StudentError({"kind": "raised", "type": "ValueError"})
+    refused = [(what, "ValueError", Question("call", {})) for what in ("one", "two")]
+    assert try_refusals(Answering([error, error]), "masks", *refused) == {"refused": 2}
+    with pytest.raises(CheckFailed, match="two: expected ValueError"):
+        try_refusals(Answering([error, {"value": 1}]), "masks", *refused)
 
 
 def earlier(stub):
