@@ -76,10 +76,15 @@ def gaps(submission: Submission, rng: Draws, kind: str, shape: ProbeConfig) -> l
         shape: the model's configuration; its dropout is 0.
     """
     ids = rng.child("ids").integers((2, LENGTH), 3, shape.vocab_size)
+    earlier = rng.child("earlier")
+    forgotten = earlier.integers(ids.shape, 3, shape.vocab_size)
     decoding = (
+        # What the model reads with another cache must leave nothing behind.
+        call("cache.DecodingCache", shape.num_layers, save="earlier"),
+        _ask(earlier, kind, shape, forgotten, STEPS[:1], cache="earlier"),
         call("cache.DecodingCache", shape.num_layers, save="cache"),
-        _ask(rng, kind, shape, ids, [(0, LENGTH)], cached=False),
-        _ask(rng, kind, shape, ids, STEPS, cached=True),
+        _ask(rng, kind, shape, ids, [(0, LENGTH)]),
+        _ask(rng, kind, shape, ids, STEPS, cache="cache"),
     )
     answers, _ = ask(submission, _build(rng, kind, shape, own=False), *decoding)
     if isinstance(answers[0], StudentError) and answers[0].kind == "constructor_changed":
@@ -103,10 +108,14 @@ def _build(rng: Draws, kind: str, shape: ProbeConfig, *, own: bool) -> Question:
 
 
 def _ask(
-    rng: Draws, kind: str, shape: ProbeConfig, ids: np.ndarray, steps: list[tuple[int, int]],
-    *, cached: bool,
-) -> Question:  # fmt: skip
-    extra: dict[str, Any] = {"cache": handle("cache")} if cached else {}
+    rng: Draws,
+    kind: str,
+    shape: ProbeConfig,
+    ids: np.ndarray,
+    steps: list[tuple[int, int]],
+    cache: str = "",
+) -> Question:
+    extra: dict[str, Any] = {"cache": handle(cache)} if cache else {}
     if kind == "decoder_only":
         calls = [
             {"args": [ids[:, a:b]], "kwargs": {"valid_tokens": VALID[:, a:b]} | extra}
@@ -142,7 +151,11 @@ def describe(found: dict[str, list[float]]) -> Trouble | None:
     name, steps = next(iter(wrong.items()))
     step = next(i for i, gap in enumerate(steps) if gap > TOLERANCE_FLOAT32)
     start, end = STEPS[step]
-    when = "already in the prompt" if step == 0 else f"first at positions {start} to {end - 1}"
+    when = (
+        "already in the prompt, which is the second one"
+        if step == 0
+        else f"first at positions {start} to {end - 1}"
+    )
     others = "every model tried" if len(wrong) == len(found) else " and ".join(wrong)
     text = (
         f"cached decoding differs from uncached decoding by {steps[step]:.3g}, {when} ({name}). "
