@@ -7,22 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from grader.compare import fail
-from grader.parts import Asked, Case, Trial, ask, post, sure
+from grader.causes import fail
+from grader.parts import Case, Trial, ask, sure
 from grader.student_error import StudentError
 from grader.submission import Json, Question, Submission
 
 ATTENTIONS = ("self_attention", "cross_attention")
 OFFSET = 3
-HANDED = "Look at every argument of the call, and compare with the hints in the docstring."
 
 
-def question(trial: Trial, case: Case, inside: Sequence[str], **options: Any) -> Question:
+def question(trial: Trial, case: Case, inside: Sequence[str], **options: int) -> Question:
     """Ask what the named modules are handed in one of the trial's calls."""
-    inputs = dict(case.inputs)
-    args = [inputs.pop(name) for name in trial.positional if name in inputs]
-    own = {"handle": "module", "inside": list(inside), "args": args, "kwargs": inputs}
-    return Question("handed_on", own | {"offset": 0, "layers": 0} | options)
+    own = {"handle": "module", "inside": list(inside), "offset": 0, "layers": 0}
+    return Question("handed_on", own | trial.arguments(case) | options)
 
 
 def calls_in(answer: Any) -> list[tuple[str, Json]]:
@@ -37,26 +34,21 @@ def calls_in(answer: Any) -> list[tuple[str, Json]]:
     ]
 
 
-def ask_with_cache(
-    submission: Submission, trial: Trial, inside: Sequence[str], layers: int = 0
-) -> Asked:
-    """Run the trial's first call as if OFFSET positions had been cached."""
-    asked = question(trial, trial.cases[0], inside, offset=OFFSET, layers=layers)
-    return post(submission, trial.build(), asked)
-
-
-def judge_offset_and_cache(
-    asked: Asked, trial: Trial, offset_name: str, wanted: dict[str, str]
+def try_offset_and_cache(
+    submission: Submission, trial: Trial, offset_name: str, wanted: dict[str, str], layers: int = 0
 ) -> dict[str, Any]:
-    """Fail unless each of the modules is handed the offset and the cache that is meant for it.
+    """Fail unless the modules are handed the offset, and each of them the cache meant for it.
 
     Args:
-        asked: from `ask_with_cache`.
-        trial: the block or stack.
-        offset_name: what the modules call the offset.
-        wanted: the cache of each module, by the names of `probes_parts.make_cache`.
+        submission: the tree.
+        trial: the block or stack, with one call.
+        offset_name: what the modules inside call the offset.
+        wanted: the cache of each module, by the names of `probes_modules.make_cache`.
+        layers: of a stack.
     """
-    (built, answer), _ = asked.answers()
+    inside = list(wanted) if layers else ATTENTIONS
+    asked = question(trial, trial.cases[0], inside, offset=OFFSET, layers=layers)
+    (built, answer), _ = ask(submission, trial.build(), asked)
     sure(built)
     sure(answer)
     what = trial.target.split(".")[-1]
@@ -64,20 +56,16 @@ def judge_offset_and_cache(
         offset = given.get(offset_name, 0)
         if type(offset) is not int or offset != OFFSET:
             shown = offset if type(offset) is int else "something else"
-            fail("offset_not_handed_on", trial.part,
-                 f"{what} with offset={OFFSET}: {name} is handed {offset_name}={shown}.", HANDED,
-                 {"module": name})  # fmt: skip
+            fail(trial.part, "handed", "offset_not_handed_on", {"module": name}, what=what,
+                 offset=OFFSET, module=name, name=offset_name, shown=shown)  # fmt: skip
         if given.get("cache") != wanted.get(name, ""):
             shown = "no cache" if given.get("cache") is None else "another cache"
-            fail("cache_not_handed_on", trial.part,
-                 f"{what} with a cache: {name} is handed {shown}, not the one meant for it.",
-                 HANDED, {"module": name})  # fmt: skip
+            fail(trial.part, "handed", "cache_not_handed_on", {"module": name}, what=what,
+                 module=name, shown=shown)  # fmt: skip
     return {"offset": OFFSET, "modules": len(wanted)}
 
 
-def explain_error(
-    submission: Submission, trial: Trial, case: Case, error: StudentError
-) -> None:  # fmt: skip
+def explain_error(submission: Submission, trial: Trial, case: Case, error: StudentError) -> None:
     """Fail with a name for padded queries that are left without a key, where that raised."""
     if error.type != "ValueError" or case.valid is None:
         return
@@ -86,14 +74,11 @@ def explain_error(
         freely = Case(case.what, case.inputs | {"key_valid": None, "attention_mask": None})
         (_, answer), _ = ask(submission, trial.build(), trial.call(freely))
         if not isinstance(answer, StudentError):
-            fail("padded_queries_raise", trial.part, f"{raised} Only padded queries lack a key "
-                 "there: query_valid is not used where the masks are joined.",
-                 "Ask what a padded query may attend to.")  # fmt: skip
+            fail(trial.part, "handed", "padded_queries_raise", raised=raised)
         return
     (_, answer), _ = ask(submission, trial.build(), question(trial, case, ATTENTIONS))
     for name, given in calls_in(answer):
         handed = given.get("query_valid")
         if not isinstance(handed, np.ndarray) or not np.array_equal(handed, case.valid):
-            fail("query_valid_not_handed_on", trial.part,
-                 f"{raised} {name} is not told which queries are real: query_valid is not handed "
-                 "on to it.", HANDED, {"module": name})  # fmt: skip
+            fail(trial.part, "handed", "query_valid_not_handed_on", {"module": name},
+                 raised=raised, module=name)  # fmt: skip

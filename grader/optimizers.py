@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NoReturn
 
-from grader.loop import Seen, is_number, wrong
+from grader.causes import fail
+from grader.loop import Seen, is_number
 from grader.student_error import StudentError
+
+
+def wrong(code: str, *, subject: str = "optimizer", entry: str = "", **seen: Any) -> NoReturn:
+    """Fail with a fault of training.py, and show what was seen."""
+    fail("training", subject, code, seen, entry=entry, **seen)
 
 
 def explain_error(error: StudentError) -> None:
     """Fail with a name for what no optimiser is, or no optimiser takes."""
     if error.kind == "no_optimizer":
-        wrong("no_optimizer", f"{error.message}, which has no step().",
-              "Return an optimiser.", {})  # fmt: skip
+        wrong("no_optimizer", message=error.message)
     if "more than one parameter group" in error.message:
-        wrong("parameter_held_twice", f"the optimiser refuses it: {error.message}.",
-              "Look at which groups share parameters.", {})  # fmt: skip
+        wrong("parameter_held_twice", entry="refused", message=error.message)
 
 
 def judge_coverage(what: str, answer: dict[str, Any]) -> None:
     """Fail on a parameter that the optimiser lacks or holds twice."""
     times = {str(name): int(count) for name, count in answer["times"].items()}
     missing = [name for name, count in times.items() if not count]
-    witness = {"model": what, "missing": missing, "parameters": len(times)}
-    if missing:
-        wrong(
-            "parameters_missing",
-            f"{what}: {len(missing)} of {len(times)} parameters are never updated: "
-            f"{missing_words(missing, list(times))}.",
-            "Look at which parameters are handed to the optimiser.", witness,
-        )  # fmt: skip
     twice = [name for name, count in times.items() if count > 1]
+    witness: dict[str, Any] = {"model": what, "missing": missing, "parameters": len(times)}
+    if missing:
+        which = missing_words(missing, list(times))
+        wrong("parameters_missing", count=len(missing), which=which, **witness)
     if twice:
-        wrong("parameter_held_twice", f"{what}: {twice[0]} is held {times[twice[0]]} times, so it "
-              "is updated as often per step.", "Look at which groups share parameters.",
-              witness | {"twice": twice})  # fmt: skip
+        first = twice[0]
+        wrong("parameter_held_twice", twice=twice, first=first, times=times[first], **witness)
     if answer["others"]:
-        wrong("strange_parameters", f"{what}: the optimiser holds {answer['others']} tensors that "
-              "are no parameters of the model, such as copies.",
-              "Hand over the parameters themselves.", witness)  # fmt: skip
+        wrong("strange_parameters", others=answer["others"], **witness)
 
 
 def missing_words(missing: list[str], every: list[str]) -> str:
@@ -72,9 +69,7 @@ def judge_rates(first: dict[str, Any], second: dict[str, Any]) -> bool:
     named = bool(rates) and all(math.isfinite(rate) for rate in rates)
     moved = max(first["moved"].values(), default=0.0)
     if not moved and not (named and max(rates) > 0.0):
-        wrong("learning_rate_zero", f"the learning rates are {rates} and a step moves nothing: "
-              "nothing would be learned.", "Look at the learning rate that the optimiser gets.",
-              {"rates": rates})  # fmt: skip
+        wrong("learning_rate_zero", rates=rates)
     return first["moved"] != second["moved"] or (named and rates != others)
 
 
@@ -88,20 +83,16 @@ def judge_memory(seen: Seen) -> None:
     began_with = any(step.get("remembers") for step in seen.steps)
     ended_with = any(e.get("remembers") for e in seen.events if e["what"] == "end")
     if 1 < len(seen.steps) == len(makers) and ended_with and not began_with:
-        wrong("optimizer_rebuilt", "train: every step is taken by a new optimiser, which remembers "
-              "nothing of the steps before.",
-              "Look at what is built once, and what is done once per batch.",
-              seen.show() | {"optimizers": len(makers)})  # fmt: skip
+        seen.wrong("optimizer_rebuilt", optimizers=len(makers))
 
 
-def judge_long_memory(answer: Any) -> None:
+def judge_long_memory(steps: list[dict[str, Any]]) -> None:
     """Fail when at some step of a longer run the optimiser has forgotten the steps before.
 
     It may be the same one emptied, or a new one made as the last one was, which never comes back.
-    A loop that cannot run this long, or says nothing of its steps, is judged elsewhere.
+    A loop that says nothing of its steps is judged elsewhere.
     """
-    steps = answer.get("steps") if isinstance(answer, dict) else None
-    if not isinstance(steps, list) or not all(map(_is_step, steps)):
+    if not all(map(_says_who, steps)):
         return
     kept = {step["like"] for step in steps if step["remembers"]}
     for number, step in enumerate(steps):
@@ -110,33 +101,27 @@ def judge_long_memory(answer: Any) -> None:
         if step["remembers"] or step["like"] not in kept or not before:
             continue
         if step["by"] in before or not before & after:
-            wrong("optimizer_rebuilt", f"train: from step {number} on the optimiser remembers "
-                  "nothing of the steps before: it is built anew, or emptied.",
-                  "Look at what is built once, and what is done at some batches only.",
-                  {"step": number, "steps": len(steps)})  # fmt: skip
+            wrong("optimizer_rebuilt", subject="train", entry="optimizer_emptied", step=number)
 
 
-def judge_long_run(answer: Any, batches: int) -> None:
+def _says_who(step: dict[str, Any]) -> bool:
+    kinds = {"by": int, "like": str, "remembers": bool}
+    return all(type(step.get(name)) is kind for name, kind in kinds.items())
+
+
+def judge_long_run(batches: int, schedules: list[Any], left_training: bool) -> None:
     """Fail when a longer run ends in eval mode, or its schedule ahead of the batches or behind.
 
     A schedule that takes no step is no schedule: the loop may set the rate itself. Whether one is
     taken before the first batch or after the last makes no difference.
     """
-    schedules = answer.get("schedules") if isinstance(answer, dict) else None
-    if isinstance(answer, dict) and answer.get("left_training") is False:
-        wrong("left_in_eval_mode", f"train leaves the model in eval mode after {batches} batches.",
-              "Look for what switches to eval mode at some batches only.", {})  # fmt: skip
-    for taken in schedules if isinstance(schedules, list) else ():
+    if not left_training:
+        entry = "left_in_eval_mode_later"
+        wrong("left_in_eval_mode", subject="train", entry=entry, batches=batches)
+    for taken in schedules:
         if type(taken) is int and taken and abs(taken - batches) > 1:
-            wrong("schedule_out_of_step", f"train: {batches} batches made the schedule take "
-                  f"{taken} steps, so that the learning rate is that of another time.",
-                  "Let it take one step per batch, after the optimiser's.",
-                  {"batches": batches, "schedule_steps": taken})  # fmt: skip
-
-
-def _is_step(step: Any) -> bool:
-    kinds = {"by": int, "like": str, "remembers": bool}
-    return isinstance(step, dict) and all(type(step.get(k)) is kind for k, kind in kinds.items())
+            own: dict[str, Any] = {"batches": batches, "schedule_steps": taken}
+            wrong("schedule_out_of_step", subject="train", **own)
 
 
 def judge_schedule(seen: Seen, peak: float) -> None:
@@ -144,19 +129,12 @@ def judge_schedule(seen: Seen, peak: float) -> None:
     rates = [float(step["rate"]) for step in seen.steps if is_number(step.get("rate"))]
     stuck = len(rates) == len(seen.steps) and len(set(rates)) == 1 and rates[0] < 0.999 * peak
     if stuck:
-        wrong("schedule_not_stepped", f"the learning rate stays at {rates[0]:.3g} for all steps, "
-              f"where the schedule starts; its peak is {peak:g}.",
-              "Look at when the schedule takes its steps.", {"rates": rates})  # fmt: skip
+        seen.wrong("schedule_not_stepped", rate=rates[0], peak=peak)
 
 
 def explain_early_end(error: StudentError, supply: int, steps: int) -> None:
     """Fail when the loop cannot live with fewer batches than the recipe has steps."""
     if error.kind != "raised" or error.while_importing:
         return
-    wrong(
-        "early_end_raises",
-        f"{supply} of {steps} batches came, and train raised "
-        f"{error.type}: {error.message}".removesuffix(": "),
-        "The batches decide how many steps there are.",
-        {"type": error.type, "message": error.message},
-    )  # fmt: skip
+    raised = f"{error.type}: {error.message}".removesuffix(": ")
+    wrong("early_end_raises", subject="train", supply=supply, steps=steps, raised=raised)

@@ -5,8 +5,8 @@ With these the referee can draw every weight of a submission's model without bui
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 Shapes = dict[str, tuple[int, ...]]
@@ -56,6 +56,10 @@ class ProbeConfig:
             raise ValueError(f"config fields must be among {sorted(known)}, got {unknown}")
         return cls(**values)
 
+    def given(self) -> dict[str, Any]:
+        """Return the fields that say something, as `ModelConfig` takes them."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
     @property
     def d_head(self) -> int:
         """Width K of one head."""
@@ -65,138 +69,6 @@ class ProbeConfig:
     def kv_heads(self) -> int:
         """Number of key/value heads, `num_heads` where none is given."""
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
-
-
-def _linear(inputs: int, outputs: int, bias: bool) -> Shapes:
-    shapes: Shapes = {"weight": (outputs, inputs)}
-    return {**shapes, "bias": (outputs,)} if bias else shapes
-
-
-def _inside(**modules: Shapes) -> Shapes:
-    """Name the parameters of modules as their parent does."""
-    return {
-        f"{module}.{name}": shape
-        for module, shapes in modules.items()
-        for name, shape in shapes.items()
-    }
-
-
-def _norm(config: ProbeConfig) -> Shapes:
-    # A layer norm keeps its bias when the Linears have none.
-    shapes: Shapes = {"weight": (config.d_model,)}
-    return {**shapes, "bias": (config.d_model,)} if config.norm == "layernorm" else shapes
-
-
-def _branch(config: ProbeConfig) -> Shapes:
-    return _inside(norm=_norm(config))
-
-
-def _attention(config: ProbeConfig) -> Shapes:
-    width, kv_width = config.d_model, config.kv_heads * config.d_head
-    return _inside(
-        q_proj=_linear(width, width, config.bias),
-        k_proj=_linear(width, kv_width, config.bias),
-        v_proj=_linear(width, kv_width, config.bias),
-        out_proj=_linear(width, width, config.bias),
-    )
-
-
-def _feed_forward(config: ProbeConfig) -> Shapes:
-    up = _linear(config.d_model, config.d_ff, config.bias)
-    down = _linear(config.d_ff, config.d_model, config.bias)
-    if config.ffn in ("swiglu", "geglu"):
-        return _inside(input_projection=up, gate_projection=up, output_projection=down)
-    return _inside(input_projection=up, output_projection=down)
-
-
-def _encoder_block(config: ProbeConfig) -> Shapes:
-    return _inside(
-        self_attention=_attention(config),
-        feed_forward=_feed_forward(config),
-        attention_branch=_branch(config),
-        feed_forward_branch=_branch(config),
-    )
-
-
-def _decoder_block(config: ProbeConfig) -> Shapes:
-    return _inside(
-        self_attention=_attention(config),
-        cross_attention=_attention(config),
-        feed_forward=_feed_forward(config),
-        self_branch=_branch(config),
-        cross_branch=_branch(config),
-        feed_forward_branch=_branch(config),
-    )
-
-
-def _stack(block: Callable[[ProbeConfig], Shapes], config: ProbeConfig) -> Shapes:
-    blocks = {f"blocks.{layer}": block(config) for layer in range(config.num_layers)}
-    if config.placement == "pre":
-        return _inside(**blocks, final_norm=_norm(config))
-    return _inside(**blocks)
-
-
-def _encoder(config: ProbeConfig) -> Shapes:
-    return _stack(_encoder_block, config)
-
-
-def _decoder(config: ProbeConfig) -> Shapes:
-    return _stack(_decoder_block, config)
-
-
-def _causal_stack(config: ProbeConfig) -> Shapes:
-    return _stack(_encoder_block, config)  # a causal block has an encoder block's parameters
-
-
-def _table(config: ProbeConfig) -> Shapes:
-    return {"weight": (config.vocab_size, config.d_model)}
-
-
-def _positions(config: ProbeConfig) -> Shapes:
-    if config.positions == "learned":
-        return {"weight": (config.max_len, config.d_model)}
-    if config.positions == "t5bias":
-        return {"weight": (config.t5_buckets, config.num_heads)}
-    return {}
-
-
-def _seq2seq(config: ProbeConfig) -> Shapes:
-    output = {} if config.tied else {"output_projection": _table(config)}
-    return _inside(
-        source_embedding=_table(config),
-        target_embedding=_table(config),
-        source_positions=_positions(config),
-        target_positions=_positions(config),
-        encoder=_encoder(config),
-        decoder=_decoder(config),
-        **output,
-    )
-
-
-def _decoder_only(config: ProbeConfig) -> Shapes:
-    output = {"output_projection": _table(config)} if config.tied is False else {}
-    return _inside(
-        token_embedding=_table(config),
-        positions=_positions(config),
-        stack=_causal_stack(config),
-        **output,
-    )
-
-
-_KINDS: dict[str, Callable[[ProbeConfig], Shapes]] = {
-    "multi_head_attention": _attention,
-    "feed_forward": _feed_forward,
-    "norm": _norm,
-    "residual_branch": _branch,
-    "encoder_block": _encoder_block,
-    "encoder": _encoder,
-    "decoder_block": _decoder_block,
-    "decoder": _decoder,
-    "causal_block": _encoder_block,
-    "causal_stack": _causal_stack,
-    "seq2seq": _seq2seq,
-    "decoder_only": _decoder_only,
-}
 
 
 def parameter_shapes(config: ProbeConfig, kind: str) -> Shapes:
@@ -214,6 +86,90 @@ def parameter_shapes(config: ProbeConfig, kind: str) -> Shapes:
     Raises:
         ValueError: Unknown kind.
     """
-    if kind not in _KINDS:
-        raise ValueError(f"kind must be one of {sorted(_KINDS)}, got {kind!r}")
-    return _KINDS[kind](config)
+    own, inside = _own_shapes(config), _inside(config)
+    if kind not in own | inside:
+        raise ValueError(f"kind must be one of {sorted(inside)}, got {kind!r}")
+    return own.get(kind, {}) | {
+        f"{name}.{parameter}": shape
+        for name, its_kind in inside.get(kind, {}).items()
+        for parameter, shape in parameter_shapes(config, its_kind).items()
+    }
+
+
+def _own_shapes(config: ProbeConfig) -> dict[str, Shapes]:
+    """Return the parameters of each kind of module that holds any itself."""
+
+    def linear(inputs: int, outputs: int) -> Shapes:
+        weight: Shapes = {"weight": (outputs, inputs)}
+        return weight | {"bias": (outputs,)} if config.bias else weight
+
+    width, kv_width = config.d_model, config.kv_heads * config.d_head
+    # A layer norm keeps its bias when the Linears have none.
+    norm: Shapes = {"weight": (width,)}
+    return {
+        "norm": norm | {"bias": (width,)} if config.norm == "layernorm" else norm,
+        "projection": linear(width, width),
+        "kv_projection": linear(width, kv_width),
+        "widening": linear(width, config.d_ff),
+        "narrowing": linear(config.d_ff, width),
+        "table": {"weight": (config.vocab_size, width)},
+        "learned": {"weight": (config.max_len, width)},
+        "t5bias": {"weight": (config.t5_buckets, config.num_heads)},
+    }
+
+
+def _inside(config: ProbeConfig) -> dict[str, dict[str, str]]:
+    """Return the kinds of the modules inside each kind of module, by name."""
+    layers = range(config.num_layers)
+    end = {"final_norm": "norm"} if config.placement == "pre" else {}
+    gate = {"gate_projection": "widening"} if config.ffn in ("swiglu", "geglu") else {}
+    separate = {"output_projection": "table"}
+    encoder_block = {
+        "self_attention": "multi_head_attention",
+        "feed_forward": "feed_forward",
+        "attention_branch": "residual_branch",
+        "feed_forward_branch": "residual_branch",
+    }
+    positions = config.positions if config.positions in ("learned", "t5bias") else "nothing"
+    return {
+        "nothing": {},
+        "norm": {},
+        "multi_head_attention": {
+            "q_proj": "projection",
+            "k_proj": "kv_projection",
+            "v_proj": "kv_projection",
+            "out_proj": "projection",
+        },
+        "feed_forward": {"input_projection": "widening"}
+        | gate
+        | {"output_projection": "narrowing"},
+        "residual_branch": {"norm": "norm"},
+        "encoder_block": encoder_block,
+        "causal_block": encoder_block,
+        "decoder_block": {
+            "self_attention": "multi_head_attention",
+            "cross_attention": "multi_head_attention",
+            "feed_forward": "feed_forward",
+            "self_branch": "residual_branch",
+            "cross_branch": "residual_branch",
+            "feed_forward_branch": "residual_branch",
+        },
+        "encoder": {f"blocks.{layer}": "encoder_block" for layer in layers} | end,
+        "causal_stack": {f"blocks.{layer}": "causal_block" for layer in layers} | end,
+        "decoder": {f"blocks.{layer}": "decoder_block" for layer in layers} | end,
+        "seq2seq": {
+            "source_embedding": "table",
+            "target_embedding": "table",
+            "source_positions": positions,
+            "target_positions": positions,
+            "encoder": "encoder",
+            "decoder": "decoder",
+        }
+        | ({} if config.tied else separate),
+        "decoder_only": {
+            "token_embedding": "table",
+            "positions": positions,
+            "stack": "causal_stack",
+        }
+        | (separate if config.tied is False else {}),
+    }

@@ -4,25 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from grader.compare import TOLERANCE, Suspect, fail
+from grader.causes import Causes, suspect
+from grader.compare import TOLERANCE, Suspect, fail, judge
 from grader.draws import Weights
 from grader.expectations import Ask, Expected
 from grader.invariance import DTYPE_WORDS
 from grader.parameters import ProbeConfig
 from grader.result import CheckFailed, Diagnosis, Outcome
 from grader.student_error import StudentError
-from grader.submission import Posted, Question, Submission, build, config, forward
+from grader.submission import Question, Submission, build, config, forward, tensor
 
 # For a tree that mixes precisions in float64 but is sound in the float32 it is trained in.
 TOLERANCE_FLOAT32 = 1e-4
 
-Causes = dict[str, tuple[str, str]]
 Findings = list[Outcome]
+
+# Inputs that modules take by position, in this order; all others go by name. A matrix stands for
+# the sub-layer that multiplies by it.
+POSITIONAL = ("query", "key_value", "x", "memory", "matrix")
+# Modules inside a block, in order of execution.
+INSIDE = {
+    "encoder_block": ("self_attention", "attention_branch", "feed_forward", "feed_forward_branch"),
+    "causal_block": ("self_attention", "attention_branch", "feed_forward", "feed_forward_branch"),
+    "decoder_block": (
+        "self_attention",
+        "self_branch",
+        "cross_attention",
+        "cross_branch",
+        "feed_forward",
+        "feed_forward_branch",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -51,10 +68,7 @@ class Trial:
         oracle: its name among the oracle's answers.
         target: the class in the package.
         weights: by name; empty = those that it makes itself.
-        positional: inputs that are handed over by position.
-        sublayers: modules inside it, in order of execution, that may show where it goes wrong.
-        options: further arguments of the constructor.
-        told: inputs of the oracle that the module knows from its constructor.
+        options: further arguments of the constructor, and of the oracle.
         mode: "eval" or "train".
     """
 
@@ -63,10 +77,7 @@ class Trial:
     config: ProbeConfig
     weights: Weights
     cases: tuple[Case, ...]
-    positional: tuple[str, ...] = ("x",)
-    sublayers: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
-    told: Mapping[str, Any] = field(default_factory=dict)
     mode: str = "eval"
 
     @property
@@ -74,75 +85,59 @@ class Trial:
         """The task file it stands in, without `.py`."""
         return self.target.split(".")[0]
 
+    @property
+    def sublayers(self) -> tuple[str, ...]:
+        """Modules inside it, in order of execution, that may show where it goes wrong."""
+        if self.oracle in ("encoder", "decoder"):
+            return tuple(f"blocks.{layer}" for layer in range(self.config.num_layers))
+        return INSIDE.get(self.oracle, ())
+
     def build(self) -> Question:
         """Ask for the module."""
-        fields = {k: v for k, v in asdict(self.config).items() if v is not None}
-        weights = self.weights or None
-        return build("module", self.target, config(**fields), weights=weights, **self.options)
+        shape = config(**self.config.given())
+        return build("module", self.target, shape, weights=self.weights or None, **self.options)
+
+    def arguments(self, case: Case) -> dict[str, Any]:
+        """Return the inputs of a call as the module takes them."""
+        inputs = case.inputs
+        args = [inputs[name] for name in POSITIONAL if name in inputs]
+        if "matrix" in inputs:
+            args[-1] = {"$linear": inputs["matrix"]}
+        return {
+            "args": args,
+            "kwargs": {k: value for k, value in inputs.items() if k not in POSITIONAL},
+        }
 
     def call(self, case: Case, record: Sequence[str] = ()) -> Question:
         """Ask for one of its calls."""
-        inputs = dict(case.inputs)
-        args = [inputs.pop(name) for name in self.positional if name in inputs]
-        call = {"args": args, "kwargs": inputs}
-        return forward("module", call, mode=self.mode, record=list(record))
+        return forward("module", self.arguments(case), mode=self.mode, record=list(record))
 
     def expect(self, expected: Ask, case: Case) -> Expected:
         """Return what every module inside is expected to answer; its own answer is called ""."""
+        given = {**case.inputs, **self.options}
         name = f"{self.oracle}_activations"
-        given = {**case.inputs, **self.told}
         return expected(name, config=self.config, weights=self.weights, **given)
 
     def suspects(self, expected: Ask, case: Case) -> Iterator[Suspect]:
         """Yield what the slips of `case.causes` would answer."""
-        if "x" in case.inputs:
-            yield Suspect(
-                "input_returned",
-                real(case.inputs["x"], case.valid),
-                "it returns its input as it came.",
-                "Use what the sub-layers return.",
-            )
+        own = {"config": self.config, "weights": self.weights, **case.inputs}
         for slip, (cause, advice) in case.causes.items():
-            answer = expected(
-                f"wrong_{self.oracle}",
-                config=self.config,
-                weights=self.weights,
-                slip=slip,
-                **case.inputs,
-            )
-            value = real(answer["value"], case.valid)
-            yield Suspect(slip, value, cause, advice)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Questions on their way: what is expected can be computed while the worker answers."""
-
-    submission: Submission
-    questions: tuple[Question, ...]
-    posted: Posted
-
-    def answers(self) -> tuple[list[Any], float]:
-        """Return the answers, asked again in float32 where they cannot run in float64.
-
-        Returns:
-            The answers, errors among them, and the tolerance that belongs to the precision.
-        """
-        answers = self.posted.attempt()
-        if not any(isinstance(a, StudentError) and _about_precision(a) for a in answers):
-            return answers, TOLERANCE
-        again = self.submission.attempt(*map(in_float32, self.questions))
-        return again, TOLERANCE_FLOAT32
-
-
-def post(submission: Submission, *questions: Question) -> Asked:
-    """Send the questions in float64 and go on."""
-    return Asked(submission, questions, submission.post(*questions))
+            answer = expected(f"wrong_{self.oracle}", slip=slip, **own)
+            yield Suspect(slip, real(answer["value"], case.valid), cause, advice)
+        if "x" in case.inputs:
+            yield suspect("module", "input_returned", real(case.inputs["x"], case.valid))
 
 
 def ask(submission: Submission, *questions: Question) -> tuple[list[Any], float]:
-    """Send the questions and wait for what `Asked.answers` returns."""
-    return post(submission, *questions).answers()
+    """Ask in float64, and again in float32 where a tree cannot run in float64.
+
+    Returns:
+        The answers, errors among them, and the tolerance that belongs to the precision.
+    """
+    answers = submission.attempt(*questions)
+    if not any(isinstance(a, StudentError) and _about_precision(a) for a in answers):
+        return answers, TOLERANCE
+    return submission.attempt(*map(in_float32, questions)), TOLERANCE_FLOAT32
 
 
 def _about_precision(error: StudentError) -> bool:
@@ -193,6 +188,59 @@ def must_raise(answer: Any, error: str, what: str, part: str) -> None:
              {"type": answer.type, "message": answer.message})  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Call:
+    """One call of a function, and what it is to return.
+
+    Attributes:
+        what: names the value in a sentence, such as "causal_mask(5, 7)".
+        question: asks for it.
+        want: the expected array.
+        suspects: what known mistakes would return, the likeliest first; run on a failure only.
+    """
+
+    what: str
+    question: Question
+    want: np.ndarray
+    suspects: Iterable[Suspect] = ()
+
+
+def try_calls(submission: Submission, part: str, advice: str, *calls: Call) -> dict[str, Any]:
+    """Ask every call in one frame, and judge what each of them returns."""
+    answers, tolerance = ask(submission, *[one.question for one in calls])
+    largest = 0.0
+    for one, answer in zip(calls, answers, strict=True):
+        value = returned(answer, one.what, part)
+        got = tensor(value, one.want.shape, one.what, part, one.want.dtype.kind)
+        found = judge(
+            got,
+            one.want,
+            what=one.what,
+            part=part,
+            advice=advice,
+            suspects=one.suspects,
+            tolerance=tolerance,
+        )
+        largest = max(largest, found["largest_difference"])
+    return {"largest_difference": largest, "tolerance": tolerance, "calls": len(calls)}
+
+
+def try_refusals(
+    submission: Submission, part: str, *refused: tuple[str, str, Question]
+) -> dict[str, Any]:
+    """Fail unless every question raises the error that its docstring promises.
+
+    Args:
+        submission: the tree.
+        part: the task file without `.py`.
+        refused: what is asked as a sentence names it, the error's name, and the question.
+    """
+    answers = submission.attempt(*[question for *_, question in refused])
+    for (what, error, _), answer in zip(refused, answers, strict=True):
+        must_raise(answer, error, what, part)
+    return {"refused": len(refused)}
+
+
 @contextmanager
 def built_on(part: str, findings: Findings, *stubs: str) -> Iterator[None]:
     """Blame a failure on the first of the earlier stubs that does not pass by itself.
@@ -233,14 +281,3 @@ def _follows(outcome: Outcome, seen: str, evidence: dict[str, Any]) -> CheckFail
 def real(value: np.ndarray, valid: np.ndarray | None) -> np.ndarray:
     """Return value (B, T, D) with what stands at padded positions taken out."""
     return value if valid is None else np.where(valid[:, :, None], value, 0.0)
-
-
-def chosen(causes: Causes, *names: str) -> Causes:
-    """Return some of the causes, in the order of `names`."""
-    return {name: causes[name] for name in names}
-
-
-def without(causes: Causes, names: Iterable[str]) -> Causes:
-    """Return the causes but for some of them."""
-    left = set(names)
-    return {name: why for name, why in causes.items() if name not in left}

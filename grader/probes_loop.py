@@ -17,19 +17,155 @@ from torch import Tensor, nn
 from torch.optim import optimizer as torch_optimizer
 
 from grader.probes import Session, attribute, probe, to_array
-from grader.probes_spied import (
-    is_cleared,
-    kind_of,
-    norm_of,
-    number_of,
-    own_inputs,
-    own_losses,
-    remembers,
-    scale_of,
-    settings_of,
-    spied_model,
-)
 from grader.probes_training import attribute_recipe
+
+WIDTH = 5
+
+
+def spied_model(kind: str, config: dict[str, Any]) -> nn.Module:
+    """Return a small model that passes for the student's but needs none of tasks 1 to 5."""
+    name = "Seq2SeqTransformer" if kind == "seq2seq" else "DecoderOnlyTransformer"
+    base: Any = attribute(f"models.{name}")
+
+    class Small(base):  # type: ignore[misc]
+        """Reads the last token and, where there is a source, the mean of its tokens."""
+
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
+            self.config = attribute("config.ModelConfig")(**config)
+            size = self.config.vocab_size
+            self.source = nn.Embedding(size, WIDTH) if kind == "seq2seq" else None
+            self.target = nn.Embedding(size, WIDTH)
+            self.output = nn.Linear(WIDTH, size)
+
+        def encode(self, source: Tensor, *_: Any, **__: Any) -> Tensor:
+            """Return the memory."""
+            assert self.source is not None
+            return self.source(source)  # type: ignore[no-any-return]
+
+        def decode(self, target: Tensor, memory: Tensor | None, *_: Any, **__: Any) -> Tensor:
+            """Return logits."""
+            x = self.target(target)
+            x = x if memory is None else x + memory.mean(dim=1, keepdim=True)
+            return self.output(x)  # type: ignore[no-any-return]
+
+        def forward(self, *ids: Tensor, **__: Any) -> Tensor:
+            """Return logits of (source, target) or of tokens alone."""
+            memory = self.encode(ids[0]) if self.source is not None else None
+            return self.decode(ids[0] if memory is None else ids[1], memory)
+
+    torch.default_generator.manual_seed(0)  # see probes_modules.build
+    return Small()
+
+
+def tensors_in(value: Any, depth: int = 6) -> Iterator[Tensor]:
+    """Yield the tensors in an optimiser, in the optimisers that it wraps, and in containers."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth:
+        if hasattr(value, "step"):
+            value = getattr(value, "__dict__", {})
+        inner = value.values() if isinstance(value, dict) else value
+        if isinstance(value, (dict, list, tuple)):
+            for item in inner:
+                yield from tensors_in(item, depth - 1)
+
+
+def remembers(optimizer: Any, model: nn.Module) -> bool:
+    """Tell whether an optimiser holds numbers other than 0 besides the model's parameters."""
+    own = {id(p) for p in model.parameters()}
+    return any(id(v) not in own and bool(v.any()) for v in tensors_in(optimizer))
+
+
+def norm_of(values: list[Tensor]) -> float:
+    """Return the norm of all values together."""
+    if not values:
+        return 0.0
+    return float(torch.cat([v.detach().reshape(-1).double() for v in values]).norm())
+
+
+def is_cleared(parameter: Tensor) -> bool:
+    """Tell whether a parameter holds no gradient."""
+    return parameter.grad is None or not parameter.grad.any()
+
+
+def scale_of(sent: list[tuple[Tensor, Tensor]], batch: Any) -> float:
+    """Return how many times the mean loss of `batch` the passes of its step went back from.
+
+    Each pass is given as its logits and their gradient. A loss may be summed or scaled, and the
+    gradients divided again later. 1 is returned where the loss is another one.
+    """
+    total, row = 0.0, 0
+    try:
+        targets = forced(batch)[1]
+        for logits, came in sent:
+            own = logits.clone().requires_grad_()
+            with torch.enable_grad():
+                rows = targets[row : row + len(own)]
+                loss = attribute("training.masked_cross_entropy")(own, rows)
+            (right,) = torch.autograd.grad(loss, own)
+            ratio = float((came * right).sum() / (right * right).sum())
+            if norm_of([came - ratio * right]) > 1e-3 * norm_of([came]):
+                return 1.0
+            total, row = total + ratio, row + len(own)
+    except Exception:  # the student's own functions are judged elsewhere
+        return 1.0
+    return total if math.isfinite(total) else 1.0
+
+
+def settings_of(optimizer: Any) -> str:
+    """Return the class of an optimiser and what it was made with, as text."""
+    made_with = getattr(optimizer, "defaults", None)
+    return f"{type(optimizer).__name__} {made_with if isinstance(made_with, dict) else ''}"[:1000]
+
+
+def kind_of(value: Any) -> str:
+    """Return "number", "tensor", or "graph" for a tensor that keeps its history."""
+    if isinstance(value, Tensor):
+        return "graph" if value.requires_grad else "tensor"
+    return "number" if isinstance(value, (int, float)) else type(value).__name__[:100]
+
+
+def number_of(value: Any) -> float:
+    """Return the value as a number, NaN when it is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return math.nan
+
+
+def forced(batch: Any) -> Any:
+    """Return the student's decoder inputs and targets of a batch."""
+    return attribute("training.teacher_forcing")(batch.answers)
+
+
+def own_losses(passes: list[Tensor], read: list[Tensor], batches: list[Any]) -> list[float]:
+    """Return the student's loss of every batch, NaN where it has none.
+
+    Which pass was which batch is known only where each was read once and at once; `read` are the
+    decoder inputs of the passes, by which rows in another order are told.
+    """
+    found = [math.nan] * len(batches)
+    if len(passes) != len(batches):
+        return found
+    for number, (logits, ids, batch) in enumerate(zip(passes, read, batches, strict=True)):
+        with contextlib.suppress(Exception):  # the student's own functions are judged elsewhere
+            inputs, targets = forced(batch)
+            rows = inputs.tolist()
+            if sorted(ids.tolist()) == sorted(rows):
+                targets = targets[[rows.index(row) for row in ids.tolist()]]
+            loss = attribute("training.masked_cross_entropy")(logits.float(), targets)
+            found[number] = float(loss)
+    return found
+
+
+def own_inputs(batches: list[Any]) -> list[Any]:
+    """Return the student's decoder inputs of every batch, None where there are none."""
+    found: list[Any] = [None] * len(batches)
+    for number, batch in enumerate(batches):
+        with contextlib.suppress(Exception):  # judged elsewhere
+            found[number] = to_array(forced(batch)[0])
+    return found
 
 
 class Spy:
@@ -49,17 +185,10 @@ class Spy:
         self.schedules: list[Any] = []
         self.inside: Any = None
 
-    def draw(self, number: int) -> None:
-        """Note that a batch was drawn; gradients changed after the last step are seen here."""
-        self.note("draw", batch=number)
-
     def note(self, what: str, **details: Any) -> None:
-        """Write down an event, with the size of the gradients at this moment."""
-        self.events.append({"what": what, "norm": self.norm()} | details)
-
-    def norm(self) -> float:
-        """Return the norm of all gradients that are held now."""
-        return norm_of([p.grad for p in self.model.parameters() if p.grad is not None])
+        """Write down an event, with the norm of all gradients that are held at this moment."""
+        held = [p.grad for p in self.model.parameters() if p.grad is not None]
+        self.events.append({"what": what, "norm": norm_of(held)} | details)
 
     def read(self, _model: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """Note a pass of the output layer, which every way through the model takes."""
@@ -105,32 +234,31 @@ class Spy:
 
     def step(self, optimizer: Any) -> None:
         """Note what the optimiser is about to use."""
-        own = {name: p for name, p in self.model.named_parameters() if p.grad is not None}
-        fresh = norm_of(list(self.fresh.values()))
-        inner = sum(
-            float((p.grad * self.fresh[name]).sum())
-            for name, p in own.items()
-            if p.grad is not None and name in self.fresh
-        )
+        held = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
+        fresh = norm_of([*self.fresh.values()])
+        inner = sum(float((g * self.fresh[n]).sum()) for n, g in held.items() if n in self.fresh)
         factor = inner / fresh**2 if fresh else 0.0
-        gap = norm_of([
-            p.grad - factor * self.fresh.get(name, torch.zeros_like(p))
-            for name, p in own.items() if p.grad is not None
-        ])  # fmt: skip
+        others = [g - factor * self.fresh.get(n, torch.zeros_like(g)) for n, g in held.items()]
         groups = getattr(optimizer, "param_groups", None) or []
         rates = [float(group.get("lr", math.nan)) for group in groups]
-        self.note("step", fresh=fresh, factor=factor, gap=gap, rate=max(rates, default=math.nan),
-                  scale=scale_of(self.sent, self.batch), by=self.number_of(optimizer),
-                  remembers=remembers(optimizer, self.model))  # fmt: skip
+        self.note(
+            "step",
+            fresh=fresh,
+            factor=factor,
+            gap=norm_of(others),
+            rate=max(rates, default=math.nan),
+            scale=scale_of(self.sent, self.batch),
+            by=self.number_of(optimizer),
+            like=settings_of(optimizer),
+            remembers=remembers(optimizer, self.model),
+        )
         self.fresh, self.sent = {}, []
 
     def number_of(self, optimizer: Any) -> int:
         """Return which of the optimisers seen so far this is; all are kept, so none is mistaken."""
-        for number, known in enumerate(self.stepped):
-            if known is optimizer:
-                return number
-        self.stepped.append(optimizer)
-        return len(self.stepped) - 1
+        if not any(known is optimizer for known in self.stepped):
+            self.stepped.append(optimizer)
+        return next(n for n, known in enumerate(self.stepped) if known is optimizer)
 
 
 @contextlib.contextmanager
@@ -203,22 +331,21 @@ def overheard(spy: Spy, loop: Any) -> Iterator[None]:
         spy.note("clip")
         return clip(*args, **kwargs)
 
-    names = [name for name, value in vars(loop).items() if value is clip]
-    loop.make_optimizer = make
+    changes: list[tuple[Any, str, Any]] = [
+        (loop, "make_optimizer", make),
+        (nn.utils, "clip_grad_norm_", clipped),
+        *((loop, name, clipped) for name, value in vars(loop).items() if value is clip),
+    ]
     if given is not None:
-        loop.make_scheduler = schedule
-    nn.utils.clip_grad_norm_ = clipped
-    for name in names:
-        setattr(loop, name, clipped)
+        changes.append((loop, "make_scheduler", schedule))
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     try:
+        for owner, name, value in changes:
+            setattr(owner, name, value)
         yield
     finally:
-        loop.make_optimizer = made_by
-        if given is not None:
-            loop.make_scheduler = given
-        nn.utils.clip_grad_norm_ = clip
-        for name in names:
-            setattr(loop, name, clip)
+        for owner, name, value in before:
+            setattr(owner, name, value)
 
 
 @probe
@@ -234,65 +361,28 @@ def spy_on_training(
 
     `supply` of the batches are given out, by an iterator that can be walked once. Returns the
     events, the losses as they came, what kind each of them is, the student's own loss of every
-    forward pass, the student's own decoder inputs, and the mode that the model was left in.
+    forward pass, the student's own decoder inputs, the mode that the model was left in, and how
+    many steps each given schedule has taken.
     """
     spy = Spy(spied_model(kind, config).eval(), batches[:supply])
     loop = attribute("training")
 
     def given() -> Iterator[Any]:
         for number, batch in enumerate(batches[:supply]):
-            spy.draw(number)
+            spy.note("draw", batch=number)
             yield batch
 
     with spying(spy), overheard(spy, loop):
-        losses = loop.train(spy.model, given(), attribute_recipe(recipe))
+        returned = loop.train(spy.model, given(), attribute_recipe(recipe))
     spy.note("end", remembers=any(remembers(optimizer, spy.model) for optimizer in spy.stepped))
+    losses = returned if isinstance(returned, (list, tuple)) else None
     return {
         "events": spy.events,
-        "losses": [number_of(v) for v in losses] if isinstance(losses, (list, tuple)) else None,
-        "kinds": [kind_of(v) for v in losses] if isinstance(losses, (list, tuple)) else [],
+        "losses": None if losses is None else [number_of(v) for v in losses],
+        "kinds": [kind_of(v) for v in losses or []],
         "own_losses": own_losses(*spy.learned(), batches[:supply]),
         "inputs": [to_array(ids) for ids in spy.inputs],
         "own_inputs": own_inputs(batches[:supply]),
         "left_training": spy.model.training,
+        "schedules": [getattr(made, "last_epoch", None) for made in spy.schedules],
     }
-
-
-class MemorySpy(Spy):
-    """Writes down of each step only which optimiser takes it and whether it remembers any."""
-
-    def note(self, what: str, **details: Any) -> None:
-        """Write nothing down: there are many steps."""
-
-    def step(self, optimizer: Any) -> None:
-        """Note what takes a step."""
-        self.events.append({
-            "by": self.number_of(optimizer),
-            "like": settings_of(optimizer),
-            "remembers": remembers(optimizer, self.model),
-        })  # fmt: skip
-
-
-@probe
-def watch_memory(
-    session: Session, config: dict[str, Any], recipe: dict[str, Any], batches: list[Any]
-) -> dict[str, Any]:
-    """Run the student's `train` over many small batches, and tell what each step remembers.
-
-    Of each given schedule that it made, it tells how many steps that has taken.
-    """
-    spy = MemorySpy(spied_model("decoder_only", config), batches)
-    loop = attribute("training")
-
-    def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if spy.inside is None:
-            spy.step(optimizer)
-
-    hook = torch_optimizer.register_optimizer_step_pre_hook(stepped)
-    try:
-        with overheard(spy, loop):
-            loop.train(spy.model, iter(batches), attribute_recipe(recipe))
-    finally:
-        hook.remove()
-    taken = [getattr(made, "last_epoch", None) for made in spy.schedules]
-    return {"steps": spy.events, "schedules": taken, "left_training": spy.model.training}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from grader.causes import fail
 from grader.draws import Draws
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import TOLERANCE_FLOAT32, ask, sure
+from grader.parts import TOLERANCE_FLOAT32, Findings, ask, built_on, sure
 from grader.student_error import StudentError
 from grader.submission import (
     Question,
@@ -33,6 +34,38 @@ VALID = np.array([[1, 1, 1, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 1, 1, 1]], bool)
 MEMORY_VALID = np.array([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], bool)
 
 
+def try_cached(
+    submission: Submission,
+    rng: Draws,
+    findings: Findings,
+    models: Mapping[str, ProbeConfig],
+    earlier: Sequence[str],
+    entry: str,
+) -> dict[str, Any]:
+    """Fail where cached decoding differs from uncached decoding.
+
+    Args:
+        submission: the tree.
+        rng: draws everything.
+        findings: the part checks that did not pass.
+        models: what is built, by kind and position scheme, such as "seq2seq, learned".
+        earlier: tasks whose mistakes make the two differ, whatever the cache does.
+        entry: what to say of it in the catalogue.
+    """
+    kinds = [name.split(",")[0] for name in models]
+    found: dict[str, list[float]] = {}
+    for kind, (name, shape) in zip(kinds, models.items(), strict=True):
+        # The second kind of block uses the attention that has just decoded for the first.
+        with built_on("attention" if kind == kinds[0] else "decoder", findings, *earlier):
+            found[name] = gaps(submission, rng.child(name), kind, shape)
+    trouble = describe(found)
+    with built_on("attention", findings, *earlier):
+        if trouble:
+            fail(trouble.part, "cache", "cached_differs", trouble.evidence, entry=entry,
+                 seen=trouble.text)  # fmt: skip
+    return {"largest_difference": max(max(steps) for steps in found.values())}
+
+
 def gaps(submission: Submission, rng: Draws, kind: str, shape: ProbeConfig) -> list[float]:
     """Return for each step how far the cached logits are from the uncached ones.
 
@@ -43,10 +76,15 @@ def gaps(submission: Submission, rng: Draws, kind: str, shape: ProbeConfig) -> l
         shape: the model's configuration; its dropout is 0.
     """
     ids = rng.child("ids").integers((2, LENGTH), 3, shape.vocab_size)
+    earlier = rng.child("earlier")
+    forgotten = earlier.integers(ids.shape, 3, shape.vocab_size)
     decoding = (
+        # What the model reads with another cache must leave nothing behind.
+        call("cache.DecodingCache", shape.num_layers, save="earlier"),
+        _ask(earlier, kind, shape, forgotten, STEPS[:1], cache="earlier"),
         call("cache.DecodingCache", shape.num_layers, save="cache"),
-        _ask(rng, kind, shape, ids, [(0, LENGTH)], cached=False),
-        _ask(rng, kind, shape, ids, STEPS, cached=True),
+        _ask(rng, kind, shape, ids, [(0, LENGTH)]),
+        _ask(rng, kind, shape, ids, STEPS, cache="cache"),
     )
     answers, _ = ask(submission, _build(rng, kind, shape, own=False), *decoding)
     if isinstance(answers[0], StudentError) and answers[0].kind == "constructor_changed":
@@ -65,16 +103,19 @@ def gaps(submission: Submission, rng: Draws, kind: str, shape: ProbeConfig) -> l
 
 
 def _build(rng: Draws, kind: str, shape: ProbeConfig, *, own: bool) -> Question:
-    fields = {k: v for k, v in asdict(shape).items() if v is not None}
     weights = None if own else rng.child("weights").weights(parameter_shapes(shape, kind))
-    return build("model", CLASSES[kind], config(**fields), weights=weights)
+    return build("model", CLASSES[kind], config(**shape.given()), weights=weights)
 
 
 def _ask(
-    rng: Draws, kind: str, shape: ProbeConfig, ids: np.ndarray, steps: list[tuple[int, int]],
-    *, cached: bool,
-) -> Question:  # fmt: skip
-    extra: dict[str, Any] = {"cache": handle("cache")} if cached else {}
+    rng: Draws,
+    kind: str,
+    shape: ProbeConfig,
+    ids: np.ndarray,
+    steps: list[tuple[int, int]],
+    cache: str = "",
+) -> Question:
+    extra: dict[str, Any] = {"cache": handle(cache)} if cache else {}
     if kind == "decoder_only":
         calls = [
             {"args": [ids[:, a:b]], "kwargs": {"valid_tokens": VALID[:, a:b]} | extra}
@@ -110,7 +151,11 @@ def describe(found: dict[str, list[float]]) -> Trouble | None:
     name, steps = next(iter(wrong.items()))
     step = next(i for i, gap in enumerate(steps) if gap > TOLERANCE_FLOAT32)
     start, end = STEPS[step]
-    when = "already in the prompt" if step == 0 else f"first at positions {start} to {end - 1}"
+    when = (
+        "already in the prompt, which is the second one"
+        if step == 0
+        else f"first at positions {start} to {end - 1}"
+    )
     others = "every model tried" if len(wrong) == len(found) else " and ".join(wrong)
     text = (
         f"cached decoding differs from uncached decoding by {steps[step]:.3g}, {when} ({name}). "

@@ -46,7 +46,6 @@ FORMS: dict[str, dict[str, type | tuple[type, type]]] = {
     "restore": {"parameters": dict},
     "attention_weights": {"weights": list},
     "handed_on": {"calls": list},
-    "watch_memory": {"steps": list, "schedules": list, "left_training": bool},
     "teacher_forcing": {"value": object, "answers_changed": bool},
     "optimizer": {
         "times": (dict, int),
@@ -62,6 +61,7 @@ FORMS: dict[str, dict[str, type | tuple[type, type]]] = {
         "inputs": list,
         "own_inputs": list,
         "left_training": bool,
+        "schedules": list,
     },
 }
 

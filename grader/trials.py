@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from grader import handed
-from grader.compare import agrees, fail, judge
+from grader.causes import CATALOGUE, fail
+from grader.compare import agrees, judge
 from grader.expectations import Ask, Expected
-from grader.parts import TOLERANCE_FLOAT32, Case, Trial, ask, post, real, returned, sure
+from grader.parts import TOLERANCE_FLOAT32, Case, Trial, ask, real, returned, sure
 from grader.result import CheckFailed
 from grader.student_error import StudentError
 from grader.submission import Submission, tensor
@@ -21,16 +23,6 @@ UNEXPLAINED = ("values_differ", "not_finite")
 OWNERS = {"attention": "attention.MultiHeadAttention", "branch": "residual.ResidualBranch"}
 
 
-def silenced(trial: Trial) -> Trial:
-    """Return the trial with sub-layers that answer 0: their last projections are 0."""
-    last = ("out_proj.", "output_projection.")
-    weights = {
-        name: weight * 0.0 if any(part in name for part in last) else weight
-        for name, weight in trial.weights.items()
-    }
-    return replace(trial, weights=weights)
-
-
 def try_modules(
     submission: Submission, expected: Ask, advice: str, *trials: Trial
 ) -> dict[str, Any]:
@@ -38,20 +30,17 @@ def try_modules(
 
     A call whose failure has a known cause speaks before an earlier one that has none.
     """
-    questions = []
-    for trial in trials:
-        questions += [trial.build(), *map(trial.call, trial.cases)]
-    asked = post(submission, *questions)
-    expectations = [trial.expect(expected, case) for trial in trials for case in trial.cases]
-    answers, tolerance = asked.answers()
+    questions = [q for trial in trials for q in (trial.build(), *map(trial.call, trial.cases))]
+    answers, tolerance = ask(submission, *questions)
+    coming = iter(answers)
     largest = 0.0
     unexplained: list[tuple[Trial, Case, CheckFailed | StudentError]] = []
     for trial in trials:
-        _check_built(submission, trial, answers.pop(0))
-        for case in trial.cases:
+        built, *given = islice(coming, 1 + len(trial.cases))
+        _check_built(submission, trial, built)
+        for case, answer in zip(trial.cases, given, strict=True):
             try:
-                right, answer = expectations.pop(0), answers.pop(0)
-                gap = _judge_case(expected, trial, case, right[""], answer, advice, tolerance)
+                gap = _judge_case(expected, trial, case, answer, advice, tolerance)
                 largest = max(largest, gap)
             except StudentError as error:
                 if error.kind != "raised":
@@ -81,7 +70,7 @@ def _check_built(submission: Submission, trial: Trial, answer: Any) -> None:
     if target is not None and not trial.target.startswith(target.split(".")[0]):
         start = ".".join([*before, owner, ""])
         own = {n.removeprefix(start): w for n, w in trial.weights.items() if n.startswith(start)}
-        options = {"rope": False} if target.startswith("attention") else {}
+        options = {"rope": False} if owner.endswith("attention") else {}
         alone = replace(trial, target=target, weights=own, options=options)
         (inner,) = submission.attempt(alone.build())
         if isinstance(inner, StudentError) and inner.kind == "constructor_changed":
@@ -109,22 +98,20 @@ def _in_branch(
         (_, answer), _ = ask(submission, trial.build(), trial.call(case, [branch]))
         records = answer["records"][0] if not isinstance(answer, StudentError) else {}
         ran = isinstance(records, dict) and branch in records
-        if code == "branch_skipped" and ran:
-            cause = (f"{case.what}: what {branch} returned is lost: what follows starts again "
-                     "from the block's input.")  # fmt: skip
-        elif code == "norm_skipped" and ran and trial.config.placement == "pre":
-            cause = (f"{case.what}: in {branch}, the sub-layer reads the block's own x, not what "
-                     "the branch hands it.")  # fmt: skip
+        lost = code == "branch_skipped"
+        if ran and (lost or trial.config.placement == "pre"):
+            entry = "branch_lost" if lost else "branch_reads_x"
+            cause = CATALOGUE["sublayers"][entry][0].format(what=case.what, branch=branch)
         elif not ran:
             cause = f"{cause} {branch} itself is not called."
     return CheckFailed(replace(known, code=code, cause=cause), failure.evidence)
 
 
 def _judge_case(
-    expected: Ask, trial: Trial, case: Case, right: np.ndarray, answer: Any, advice: str,
-    tolerance: float,
-) -> float:  # fmt: skip
+    expected: Ask, trial: Trial, case: Case, answer: Any, advice: str, tolerance: float
+) -> float:
     """Return the largest difference at real positions; padded ones must hold exactly 0."""
+    right = trial.expect(expected, case)[""]
     value = returned(answer, case.what, trial.part)
     whole = isinstance(value, np.ndarray) and value.shape == right.shape
     shown = real(value, case.valid) if whole else value
@@ -152,12 +139,7 @@ def _check_response(got: np.ndarray, case: Case, part: str) -> None:
     """Fail an answer that is one number everywhere: it responds to nothing."""
     shown = got if case.valid is None else got[case.valid]
     if shown.size > 1 and not np.ptp(shown):
-        fail(
-            "does_not_respond",
-            part,
-            f"{case.what}: it answers {shown.flat[0]:.3g} everywhere, whatever it is given.",
-            "Return what was computed from the input.",
-        )
+        fail(part, "module", "does_not_respond", what=case.what, found=shown.flat[0])
 
 
 def _check_padding(value: np.ndarray, case: Case, part: str) -> None:
@@ -165,16 +147,10 @@ def _check_padding(value: np.ndarray, case: Case, part: str) -> None:
     if wrong.any():
         unused = " query_valid is not applied to it." if "query_valid" in case.inputs else ""
         row, place = (int(i) for i in np.argwhere(wrong)[0])
-        held = float(value[row, place][value[row, place] != 0][0])
-        fail(
-            "padding_not_zeroed",
-            part,
-            f"{case.what}: padded position {place} of row {row} holds {held:.3g} where exactly 0 "
-            f"is expected.{unused}",
-            f"Look at the end of the function in {part}.py: what its docstring says of padded "
-            "positions.",
-            {"row": row, "position": place},
-        )
+        found = float(value[row, place][value[row, place] != 0][0])
+        evidence: dict[str, Any] = {"row": row, "position": place}
+        fail(part, "module", "padding_not_zeroed", evidence, what=case.what, file=part,
+             found=found, unused=unused, **evidence)  # fmt: skip
 
 
 def _localise(
@@ -187,34 +163,25 @@ def _localise(
         return
     answers = [real(a["outputs"][0], case.valid) for a in (first, second)]
     if not agrees(np.nan_to_num(answers[0]), np.nan_to_num(answers[1]), tolerance):
-        fail(
-            "not_deterministic",
-            trial.part,
-            f"{case.what}: the same call gives other values each time in {trial.mode}().",
-            "Look for dropout that ignores eval() or the configured rate.",
-            failure.evidence,
-        )
-    found = _first_wrong(first["records"][0], trial.expect(expected, case), trial, case)
-    if found is not None:
-        code, words = found
+        fail(trial.part, "module", "not_deterministic", failure.evidence, what=case.what,
+             mode=trial.mode)  # fmt: skip
+    code, name = _first_wrong(first["records"][0], trial.expect(expected, case), trial, case)
+    if code:
         known = failure.diagnosis
-        fail(code, trial.part, f"{known.cause} {words}", known.advice, failure.evidence)
+        cause = f"{known.cause} {CATALOGUE['sublayers'][code][0].format(name=name)}"
+        raise CheckFailed(replace(known, code=code, cause=cause), failure.evidence)
 
 
-def _first_wrong(records: Any, right: Expected, trial: Trial, case: Case) -> tuple[str, str] | None:
-    """Say which sub-layer's output is the first that is wrong, as a code and a sentence."""
+def _first_wrong(records: Any, right: Expected, trial: Trial, case: Case) -> tuple[str, str]:
+    """Return what is wrong with which sub-layer's output, the first one; "" where none was seen."""
     seen = records if isinstance(records, dict) else {}
     if not trial.sublayers or not seen:
-        return None
+        return "", ""
     for name in trial.sublayers:
         value, wanted = seen.get(name), real(right[name], case.valid)
         if value is None:
-            return "sublayer_not_called", f"Nothing was seen of {name}: it was not called."
+            return "sublayer_not_called", name
         whole = isinstance(value, np.ndarray) and value.shape == wanted.shape
         if not whole or not agrees(real(value, case.valid), wanted, TOLERANCE_FLOAT32):
-            return "sublayer_misfed", (
-                f"The first wrong value comes out of {name}: look at what it is given, and when."
-            )
-    return "sublayers_misjoined", (
-        "What every sub-layer returns is right: look at what is done with it."
-    )
+            return "sublayer_misfed", name
+    return "sublayers_misjoined", ""

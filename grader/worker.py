@@ -21,7 +21,6 @@ from grader import (  # noqa: F401
     probes_gradients,
     probes_loop,
     probes_modules,
-    probes_parts,
     probes_training,
     sandbox,
 )

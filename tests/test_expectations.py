@@ -19,14 +19,14 @@ CONFIG = ProbeConfig(d_model=6, num_heads=3, d_ff=5, vocab_size=7, max_len=5)
 WEIGHTS = Draws(0, "expectations").weights(parameter_shapes(CONFIG, "seq2seq"))
 IDS = {"source": np.array([[3, 4, 0]]), "target": np.array([[1, 5]])}
 INPUTS = {"config": CONFIG, "weights": WEIGHTS, **IDS}
-ANSWERS = {"answers": [[5, 6], [4]], "bos_id": 1, "eos_id": 2, "pad_id": 0}
+PAIR = {name: np.ones((1, 1, 2, 3)) for name in ("query", "key", "value")}
 
 
 def test_expected_is_the_oracle_by_name():
     expected = Expectations().for_check("2.1")
     logits = seq2seq(Scope(CONFIG, WEIGHTS), IDS["source"], IDS["target"])
     np.testing.assert_array_equal(expected("seq2seq", **INPUTS)["value"], logits)
-    assert list(expected("teacher_forcing", **ANSWERS)) == ["decoder_inputs", "targets"]
+    assert list(expected("scaled_dot_product_attention", **PAIR)) == ["context", "weights"]
     assert "encoder.blocks.0.feed_forward" in expected("seq2seq_activations", **INPUTS)
 
 
@@ -36,7 +36,7 @@ def test_recorded_answers_equal_the_computed_ones(tmp_path):
         ("seq2seq", INPUTS),
         ("seq2seq_activations", INPUTS),
         ("seq2seq_sharpening", {**INPUTS, "peak": 80.0}),
-        ("teacher_forcing", ANSWERS),
+        ("scaled_dot_product_attention", PAIR),
         ("causal_mask", {"num_queries": 2, "num_keys": 3}),
     ]
     before = [computed.expected("1.1", name, **inputs) for name, inputs in calls]
@@ -50,7 +50,10 @@ def test_recorded_answers_equal_the_computed_ones(tmp_path):
 
 
 def test_recording_has_the_same_bytes_whatever_the_order(tmp_path):
-    calls = [("padding_mask", {"ids": IDS["source"], "pad_id": 0}), ("teacher_forcing", ANSWERS)]
+    calls = [
+        ("padding_mask", {"ids": IDS["source"], "pad_id": 0}),
+        ("scaled_dot_product_attention", PAIR),
+    ]
     for name, order in (("a", calls), ("b", calls[::-1])):
         expectations = Expectations()
         for function, inputs in order:

@@ -97,11 +97,14 @@ def test_a_scaled_loss_may_be_undone_in_the_gradients(scale, passes):
     [([52], True), ([51, 53], True), ([0], True), ([], True), ([104], False), ([26], False)],
 )
 def test_a_schedule_that_is_out_of_step_is_named(taken, passes):
-    answer = {"steps": [], "schedules": taken}
     if passes:
-        optimizers.judge_long_run(answer, 52)
+        optimizers.judge_long_run(52, taken, True)
     else:
-        assert code_of(optimizers.judge_long_run, answer, 52) == "schedule_out_of_step"
+        assert code_of(optimizers.judge_long_run, 52, taken, True) == "schedule_out_of_step"
+
+
+def test_a_longer_run_that_ends_in_eval_mode_is_named():
+    assert code_of(optimizers.judge_long_run, 52, [], False) == "left_in_eval_mode"
 
 
 def test_gradients_of_earlier_batches_are_named():
@@ -316,8 +319,8 @@ def test_the_spy_sees_what_an_optimizer_remembers():
         assert spy_on_steps((model, optimizer), (model, optimizer)) == [False, later]
 
 
-def long_run(*steps: tuple[int, bool], like: str = "AdamW") -> dict[str, Any]:
-    return {"steps": [{"by": by, "like": like, "remembers": known} for by, known in steps]}
+def long_run(*steps: tuple[int, bool], like: str = "AdamW") -> list[dict[str, Any]]:
+    return [{"by": by, "like": like, "remembers": known} for by, known in steps]
 
 
 @pytest.mark.parametrize(
@@ -339,12 +342,12 @@ def test_an_optimizer_that_forgets_in_a_longer_run_is_named(steps, named):
 
 def test_a_second_optimizer_of_another_make_may_begin_anew():
     first, second = long_run((0, False), (0, True)), long_run((1, False), (1, True), like="SGD")
-    optimizers.judge_long_memory({"steps": first["steps"] + second["steps"]})
+    optimizers.judge_long_memory(first + second)
 
 
-@pytest.mark.parametrize("answer", [None, {}, {"steps": [1]}, {"steps": [{"by": 0}]}])
-def test_a_longer_run_that_says_nothing_is_judged_elsewhere(answer):
-    optimizers.judge_long_memory(answer)
+@pytest.mark.parametrize("step", [{}, {"by": 0}, {"by": "0", "like": "AdamW", "remembers": True}])
+def test_a_longer_run_that_says_nothing_is_judged_elsewhere(step):
+    optimizers.judge_long_memory([step])
 
 
 def test_handing_over_the_values_leaves_no_trace(monkeypatch):

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from grader.draws import Draws
-from grader.oracle import attention, layers, stacks, training
+from grader.oracle import attention, layers, models, training
 from grader.oracle.scope import Scope, Trace
 from grader.parameters import ProbeConfig, parameter_shapes
 
@@ -213,7 +213,7 @@ def test_encoder_block_equals_pytorch(placement):
     )
     output = theirs(torch.from_numpy(x), src_key_padding_mask=torch.from_numpy(~VALID_SOURCE))
     expected = output * torch.from_numpy(VALID_SOURCE)[..., None]
-    assert_close(stacks.encoder_block(scope, x, VALID_SOURCE), expected)
+    assert_close(models.encoder_block(scope, x, VALID_SOURCE), expected)
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
@@ -235,16 +235,16 @@ def test_decoder_block_equals_pytorch(placement):
         memory_key_padding_mask=torch.from_numpy(~VALID_SOURCE),
     )
     valid = {"target_valid": VALID_TARGET, "memory_valid": VALID_SOURCE}
-    ours = stacks.decoder_block(scope, x, memory, **valid)
+    ours = models.decoder_block(scope, x, memory, **valid)
     assert_close(ours, output * torch.from_numpy(VALID_TARGET)[..., None])
 
 
 def test_causal_block_answers_a_prefix_as_it_does_within_the_whole():
     scope = scope_of("causal_block")
     x = normal("x", B, T, D)
-    whole = stacks.causal_block(scope, x)
+    whole = models.causal_block(scope, x)
     for end in range(1, T + 1):
-        prefix = stacks.causal_block(scope, x[:, :end])
+        prefix = models.causal_block(scope, x[:, :end])
         np.testing.assert_allclose(whole[:, :end], prefix, rtol=0, atol=1e-12)
 
 
@@ -252,7 +252,7 @@ def test_causal_block_answers_a_prefix_as_it_does_within_the_whole():
 def test_stack_ends_in_a_norm_only_before_which_nothing_was_normalised(placement, has_final_norm):
     scope = scope_of("encoder", placement=placement)
     assert ("final_norm.weight" in scope) == has_final_norm
-    output = stacks.encoder(scope, normal("x", B, S, D), VALID_SOURCE)
+    output = models.encoder(scope, normal("x", B, S, D), VALID_SOURCE)
     last = scope.trace.activations["blocks.1"]
     expected = layers.layer_norm(scope.child("final_norm"), last) if has_final_norm else last
     np.testing.assert_array_equal(output, np.where(VALID_SOURCE[..., None], expected, 0.0))
@@ -275,12 +275,6 @@ def test_sinusoidal_positions_interleave_sine_and_cosine():
     np.testing.assert_allclose(table, expected, rtol=1e-15)
 
 
-def test_teacher_forcing_starts_with_bos_and_ends_with_eos():
-    shifted = training.teacher_forcing([[5, 6, 7], [8]], bos_id=1, eos_id=2, pad_id=0)
-    np.testing.assert_array_equal(shifted.decoder_inputs, [[1, 5, 6, 7], [1, 8, 0, 0]])
-    np.testing.assert_array_equal(shifted.targets, [[5, 6, 7, 2], [8, 2, 0, 0]])
-
-
 def test_cross_entropy_equals_pytorch_and_leaves_padding_out():
     logits, targets = normal("logits", B, T, 13, scale=30.0), np.array([[4, 2, 0], [12, 0, 0]])
     flat = torch.from_numpy(logits).flatten(0, 1), torch.from_numpy(targets).flatten()
@@ -293,7 +287,7 @@ def test_cross_entropy_equals_pytorch_and_leaves_padding_out():
 def test_trace_brings_the_scores_of_every_attention_to_its_peak():
     drawn = scope_of("decoder")
     scope = Scope(drawn.config, drawn.weights, trace=Trace(peak=80.0))
-    stacks.decoder(scope, normal("x", B, T, D), normal("memory", B, S, D))
+    models.decoder(scope, normal("x", B, T, D), normal("memory", B, S, D))
     names = [f"blocks.{i}.{kind}_attention" for i in range(2) for kind in ("self", "cross")]
     assert list(scope.trace.scores) == names == list(scope.trace.factors)
     peaks = [np.abs(scores).max() for scores in scope.trace.scores.values()]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from vector_cases import RENAMED, Case, modern_config, modern_name, our_config
 
-from grader.oracle import attention, layers, models, stacks, training
+from grader.oracle import attention, layers, models, training
 from grader.oracle.scope import Scope
 from grader.parameters import ProbeConfig, parameter_shapes
 
@@ -68,7 +68,7 @@ def attend(case: Case, inputs: Outcome) -> Outcome:
 
 
 def stack(case: Case, inputs: Outcome) -> Outcome:
-    return {"y": getattr(stacks, case.settings["op"])(scope_of(case), **inputs)}
+    return {"y": getattr(models, case.settings["op"])(scope_of(case), **inputs)}
 
 
 def seq2seq(case: Case, inputs: Outcome) -> Outcome:

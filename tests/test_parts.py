@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
-from grader import block_causes, causes, handed, tracing
+from grader import causes, handed, tracing
+from grader.blocks import silenced
+from grader.causes import suspect
 from grader.compare import TOLERANCE
 from grader.draws import Draws
 from grader.expectations import Expectations
 from grader.outcomes import Place, outcome, student_outcome
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import TOLERANCE_FLOAT32, Case, Trial, ask, built_on, must_raise, returned
+from grader.parts import (
+    TOLERANCE_FLOAT32,
+    Call,
+    Case,
+    Trial,
+    ask,
+    built_on,
+    must_raise,
+    returned,
+    try_calls,
+    try_refusals,
+)
 from grader.result import CheckFailed, Diagnosis, Outcome, Status
 from grader.student_error import StudentError
 from grader.submission import Question
-from grader.trials import silenced, try_modules
+from grader.trials import try_modules
 
 CONFIG = ProbeConfig(d_model=6, num_heads=2, d_ff=7)
 VALID = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
@@ -26,7 +37,7 @@ X = RNG.child("x").uniform((2, 5, 6), -1.7, 1.7)
 WEIGHTS = RNG.child("weights").weights(parameter_shapes(CONFIG, "encoder_block"))
 INSIDE = ("self_attention", "attention_branch", "feed_forward", "feed_forward_branch")
 CASE = Case("the block", {"x": X, "valid": VALID}, VALID, causes.ENCODER_BLOCK)
-TRIAL = Trial("encoder_block", "encoder.EncoderBlock", CONFIG, WEIGHTS, (CASE,), sublayers=INSIDE)
+TRIAL = Trial("encoder_block", "encoder.EncoderBlock", CONFIG, WEIGHTS, (CASE,))
 EXPECTED = Expectations().for_check("test")
 RIGHT = TRIAL.expect(EXPECTED, CASE)
 PRECISION = {"kind": "raised", "type": "RuntimeError", "message": "expected Double but got Float"}
@@ -40,12 +51,8 @@ class Answering:
         self.asked = []
 
     def attempt(self, *questions):
-        return self.post(*questions).attempt()
-
-    def post(self, *questions):
         self.asked.append(questions)
-        answers = self.rounds.pop(0)
-        return SimpleNamespace(attempt=lambda: answers)
+        return self.rounds.pop(0)
 
 
 def answer(value, records=None, changed=()):
@@ -162,6 +169,33 @@ def test_stub_is_no_refusal():
         must_raise(StudentError({"kind": "not_implemented"}), "ValueError", "the block", "encoder")
 
 
+def test_calls_are_judged_in_order_and_suspects_run_on_a_failure_only():
+    asked = []
+
+    def suspects():
+        asked.append("suspects")
+        yield suspect("offsets", "offset_ignored", np.zeros(3))
+
+    question = Question("call", {})
+    calls = [Call("first", question, np.ones(3), suspects()),
+             Call("second", question, np.ones(3), suspects())]  # fmt: skip
+    good, bad = ({"value": value, "inputs_changed": []} for value in (np.ones(3), np.zeros(3)))
+    found = try_calls(Answering([good, good]), "masks", "Look.", *calls)
+    assert found == {"largest_difference": 0.0, "tolerance": TOLERANCE, "calls": 2}
+    assert asked == []
+    with pytest.raises(CheckFailed, match="second: the causal mask ignores the offsets") as failure:
+        try_calls(Answering([good, bad]), "masks", "Look.", *calls)
+    assert failure.value.diagnosis.code == "offset_ignored"
+
+
+def test_every_refusal_is_judged():
+    error = StudentError({"kind": "raised", "type": "ValueError"})
+    refused = [(what, "ValueError", Question("call", {})) for what in ("one", "two")]
+    assert try_refusals(Answering([error, error]), "masks", *refused) == {"refused": 2}
+    with pytest.raises(CheckFailed, match="two: expected ValueError"):
+        try_refusals(Answering([error, {"value": 1}]), "masks", *refused)
+
+
 def earlier(stub):
     diagnosis = Diagnosis("no_scale", "attention", "the dot products are not scaled.", "Look.")
     return Outcome("check", stub, None, Status.FAILED, "", diagnosis)
@@ -212,7 +246,7 @@ def test_changed_constructor_is_blamed_on_its_own_file(inner, name, file):
     assert all(not key.startswith(name.split(".")[0]) for key in again.arguments["weights"])
 
 
-BRANCHES = block_causes.in_branches("attention_branch", "feed_forward_branch")
+BRANCHES = causes.in_branches("attention_branch", "feed_forward_branch")
 
 
 @pytest.mark.parametrize(
@@ -254,8 +288,7 @@ def test_padded_queries_that_nobody_is_told_of_are_named(given, named):
 def test_padded_queries_left_without_a_key_are_named(freely, named):
     case = Case("attention", {"query": X, "key_valid": VALID, "query_valid": VALID}, VALID)
     weights = RNG.child("mha").weights(parameter_shapes(CONFIG, "multi_head_attention"))
-    trial = Trial("multi_head_attention", "attention.MultiHeadAttention", CONFIG, weights, (case,),
-                  ("query", "key_value"))  # fmt: skip
+    trial = Trial("multi_head_attention", "attention.MultiHeadAttention", CONFIG, weights, (case,))
     submission = Answering([{}, StudentError(EMPTY)], [{}, freely])
     with pytest.raises(CheckFailed if named else StudentError) as failure:
         try_modules(submission, EXPECTED, "Look again.", trial)
@@ -277,13 +310,12 @@ def test_padded_queries_left_without_a_key_are_named(freely, named):
 def test_offset_and_cache_must_reach_attention(given, code):
     calls = {"calls": [{"name": "self_attention", "given": given}]}
     submission = Answering([{}, calls])
-    asked = handed.ask_with_cache(submission, TRIAL, handed.ATTENTIONS)
-    arguments = asked, TRIAL, "query_offset", {"self_attention": "slot 0"}
+    arguments = submission, TRIAL, "query_offset", {"self_attention": "slot 0"}
     if code is None:
-        assert handed.judge_offset_and_cache(*arguments)["offset"] == handed.OFFSET
+        assert handed.try_offset_and_cache(*arguments)["offset"] == handed.OFFSET
         return
     with pytest.raises(CheckFailed) as failure:
-        handed.judge_offset_and_cache(*arguments)
+        handed.try_offset_and_cache(*arguments)
     assert failure.value.diagnosis.code == code
 
 

@@ -105,3 +105,16 @@ def test_every_slip_of_attention_changes_the_answer():
     np.testing.assert_allclose(wrong(**given, slip="").weights, right.weights, atol=1e-12)
     for slip in causes.ATTENTION:
         assert not np.allclose(wrong(**given, slip=slip).weights, right.weights), slip
+
+
+def test_a_mask_read_back_from_the_scores_hides_keys_of_0():
+    given = {name: RNG.child(name).uniform((2, 3, 5, 11), -1.7, 1.7)
+             for name in ("query", "key", "value")}  # fmt: skip
+    wrong = ANSWERS["wrong_scaled_dot_product_attention"]
+    right = ANSWERS["scaled_dot_product_attention"]
+    np.testing.assert_allclose(
+        wrong(**given, slip="zero_scores_hidden").weights, right(**given).weights, atol=1e-12
+    )
+    given["key"][:, :, 2] = 0.0
+    assert (wrong(**given, slip="zero_scores_hidden").weights[..., 2] == 0).all()
+    assert (right(**given).weights[..., 2] > 0).all()

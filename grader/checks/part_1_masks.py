@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from grader.compare import Suspect, fail, judge
+from grader.causes import fail, suspect
+from grader.compare import Suspect, judge
 from grader.draws import Draws
 from grader.expectations import Ask
-from grader.parts import must_raise, returned
+from grader.parts import Call, returned, try_calls, try_refusals
 from grader.submission import Submission, call, tensor
 
-FLIPPED = "it is the opposite: the lab's masks say True where a token may be attended to."
-# Queries, keys and offset.
-CAUSAL = [(5, 5, 0), (3, 7, 4), (1, 5, 4), (7, 3, 0), (2, 11, 5), (3, 1, 0), (1, 5, 2),
-          (67, 67, 0), (2, 257, 255)]  # fmt: skip
-POLARITY = "Compare with the sentence on polarity at the top of masks.py."
+PADDING, COMBINE = "masks.padding_mask", "masks.combine_masks"
+# Queries, keys and offset; some longer than any vector register.
+CAUSAL = ((5, 5, 0), (3, 7, 4), (1, 5, 4), (7, 3, 0), (2, 11, 5), (3, 1, 0), (1, 5, 2),
+          (67, 67, 0), (2, 257, 255))  # fmt: skip
 
 
 @pytest.mark.part("1.1")
@@ -25,29 +26,22 @@ def test_padding_mask_marks_real_tokens(
     submission: Submission, rng: Draws, expected: Ask
 ) -> dict[str, Any]:
     """padding_mask is True exactly at the real tokens, whatever the padding id."""
-    evidence = {}
+    calls = []
     for pad_id in (0, 5):
         ids = rng.child(str(pad_id)).integers((5, 7), 0, 11)
         ids[1, 3:] = ids[2, 0] = ids[4] = pad_id  # at the end, in front, and nothing else
         ids[0, 0] = 5 - pad_id
         want = expected("padding_mask", ids=ids, pad_id=pad_id)["value"]
-        got = submission.call("masks.padding_mask", ids, pad_id)
         what = f"padding_mask(ids, pad_id={pad_id})"
-        got = tensor(got, want.shape, what, "masks", "b")
-        suspects = [
-            Suspect("padding_polarity_flipped", ~want, FLIPPED, POLARITY),
-            Suspect("wrong_pad_id", ids != 0, "it compares with 0, not with pad_id.",
-                    "Use the argument pad_id."),
-            Suspect("no_padding_mask", np.ones_like(want), "it calls every token real.",
-                    "Compare each id with pad_id."),
-        ]  # fmt: skip
-        advice = "Compare each id with pad_id, element by element."
-        evidence = judge(got, want, what=what, part="masks", suspects=suspects, advice=advice)
-        what = f"{what} of one row"
-        got = tensor(submission.call("masks.padding_mask", ids[1:2], pad_id),
-                     (1, 7), what, "masks", "b")  # fmt: skip
-        judge(got, want[1:2], what=what, part="masks", suspects=[], advice=advice)
-    return evidence
+        suspects = (
+            suspect("padding_mask", "padding_polarity_flipped", ~want),
+            suspect("padding_mask", "wrong_pad_id", ids != 0),
+            suspect("padding_mask", "no_padding_mask", np.ones_like(want)),
+        )
+        calls.append(Call(what, call(PADDING, ids, pad_id), want, suspects))
+        calls.append(Call(f"{what} of one row", call(PADDING, ids[1:2], pad_id), want[1:2]))
+    advice = "Compare each id with pad_id, element by element."
+    return try_calls(submission, "masks", advice, *calls)
 
 
 @pytest.mark.part("1.1")
@@ -57,80 +51,61 @@ def test_padding_mask_without_padding_id_hides_nothing(
     """padding_mask with pad_id None is True everywhere."""
     ids = rng.integers((3, 5), 0, 7)
     want = expected("padding_mask", ids=ids, pad_id=None)["value"]
-    got = submission.call("masks.padding_mask", ids, None)
-    what = "padding_mask(ids, pad_id=None)"
-    got = tensor(got, want.shape, what, "masks", "b")
-    return judge(got, want, what=what, part="masks", suspects=[],
-                 advice="Without a padding id every token is an ordinary one.")  # fmt: skip
+    whole = Call("padding_mask(ids, pad_id=None)", call(PADDING, ids, None), want)
+    advice = "Without a padding id every token is an ordinary one."
+    return try_calls(submission, "masks", advice, whole)
 
 
 @pytest.mark.part("1.1")
 def test_padding_mask_refuses_ids_that_are_no_batch(submission: Submission) -> dict[str, Any]:
     """padding_mask raises ValueError for ids that are not 2-dimensional."""
-    asked = [call("masks.padding_mask", np.ones(shape, int), 0) for shape in ((5,), (2, 3, 5))]
-    for answer in submission.attempt(*asked):
-        must_raise(answer, "ValueError", "padding_mask with ids of 1 or 3 dimensions", "masks")
-    return {"refused": len(asked)}
+    what = "padding_mask with ids of 1 or 3 dimensions"
+    refused = [(what, "ValueError", call(PADDING, np.ones(shape, int), 0))
+               for shape in ((5,), (2, 3, 5))]  # fmt: skip
+    return try_refusals(submission, "masks", *refused)
 
 
 @pytest.mark.part("1.2")
 def test_causal_mask_hides_later_positions(submission: Submission, expected: Ask) -> dict[str, Any]:
     """causal_mask lets query t see the keys up to position t + offset, itself included."""
-    asked = [call("masks.causal_mask", *sizes, offset=offset) for *sizes, offset in CAUSAL]
-    for sizes, answer in zip(CAUSAL, submission.attempt(*asked), strict=True):
-        judge_causal(expected, sizes, answer)
-    return {"sizes": len(CAUSAL)}
+    calls = []
+    for queries, keys, offset in CAUSAL:
+        want = expected("causal_mask", num_queries=queries, num_keys=keys, offset=offset)["value"]
+        what = f"causal_mask({queries}, {keys}, offset={offset})"
+        question = call("masks.causal_mask", queries, keys, offset=offset)
+        calls.append(Call(what, question, want, causal_suspects(expected, want, offset)))
+    advice = "Rows are queries, columns are keys; True where the key is no later than the query."
+    return try_calls(submission, "masks", advice, *calls)
 
 
-def judge_causal(expected: Ask, sizes: tuple[int, int, int], answer: Any) -> None:
-    """Judge one mask; the sentence names its sizes."""
-    num_queries, num_keys, offset = sizes
-    given = {"num_queries": num_queries, "num_keys": num_keys}
-    want = expected("causal_mask", **given, offset=offset)["value"]
-    what = f"causal_mask({num_queries}, {num_keys}, offset={offset})"
-    got = tensor(returned(answer, what, "masks"), want.shape, what, "masks", "b")
+def causal_suspects(expected: Ask, want: np.ndarray, offset: int) -> Iterator[Suspect]:
+    """Yield what the usual slips make of a causal mask (T, S)."""
+    queries, keys = want.shape
 
-    def other(shift: int) -> np.ndarray:
-        return np.asarray(expected("causal_mask", **given, offset=shift)["value"])
+    def with_offset(other: int) -> np.ndarray:
+        return expected("causal_mask", num_queries=queries, num_keys=keys, offset=other)["value"]
 
-    suspects = [
-        Suspect("causal_hides_itself", other(offset - 1), "each query misses its own position.",
-                "Look at the diagonal: position t may see itself."),
-        Suspect("causal_too_wide", other(offset + 1), "each query sees one position too many: "
-                "the token it has to predict.", "Look at the diagonal: t may see t, not t + 1."),
-        Suspect("causal_polarity_flipped", ~want, FLIPPED, POLARITY),
-        Suspect("no_causal_mask", np.ones_like(want), "it hides nothing.",
-                "Compare key positions with query positions."),
-        Suspect("causal_offset_ignored", other(0), "it ignores offset.",
-                "Query t stands at position t + offset."),
-    ]  # fmt: skip
-    if offset:
-        suspects.append(
-            Suspect("causal_offset_subtracted", other(-offset), "it subtracts offset.",
-                    "Query t stands at position t + offset.")
-        )  # fmt: skip
-    if num_queries == num_keys:
-        suspects.append(
-            Suspect("causal_transposed", want.T, "queries and keys are exchanged: it lets "
-                    "a query see later keys only.", "Rows are queries, columns are keys.")
-        )  # fmt: skip
-    judge(got, want, what=what, part="masks", suspects=suspects,
-          advice="Rows are queries, columns are keys; True where the key is no later than the "
-                 "query.")  # fmt: skip
+    yield suspect("causal_mask", "causal_hides_itself", with_offset(offset - 1))
+    yield suspect("causal_mask", "causal_too_wide", with_offset(offset + 1))
+    yield suspect("causal_mask", "causal_polarity_flipped", ~want)
+    yield suspect("causal_mask", "no_causal_mask", np.ones_like(want))
+    yield suspect("causal_mask", "causal_offset_ignored", with_offset(0))
+    yield suspect("causal_mask", "causal_offset_subtracted", with_offset(-offset))
+    if queries == keys:
+        yield suspect("causal_mask", "causal_transposed", want.T)
 
 
 @pytest.mark.part("1.2")
 def test_causal_mask_refuses_empty_sides(submission: Submission) -> dict[str, Any]:
     """causal_mask raises ValueError where there is no query or no key."""
-    asked = [call("masks.causal_mask", *sizes) for sizes in ((0, 5), (3, 0))]
-    for answer in submission.attempt(*asked):
-        must_raise(answer, "ValueError", "causal_mask without queries or keys", "masks")
-    return {"refused": len(asked)}
+    what = "causal_mask without queries or keys"
+    refused = [
+        (what, "ValueError", call("masks.causal_mask", *sizes)) for sizes in ((0, 5), (3, 0))
+    ]
+    return try_refusals(submission, "masks", *refused)
 
 
 Given = dict[str, Any]
-AXES = "Look at the axes it inserts: batch, head, query and key have one place each."
-EVERY = "Look at what happens to each of the masks that were given."
 # Masks that are given, by the shapes (B, H, T, S) they are for. Square ones tell axes apart, and
 # where B is T as well, no axis can be guessed from its size.
 TOGETHER: list[tuple[tuple[int, int, int, int], dict[str, str]]] = [
@@ -156,13 +131,14 @@ def test_combine_masks_allows_what_every_mask_allows(
     """combine_masks allows a key exactly where every mask that was given allows it."""
     cases = [(full, _drawn(rng.child(str(i)), full, given))
              for i, (full, given) in enumerate(TOGETHER)]  # fmt: skip
-    answers = submission.attempt(*[call("masks.combine_masks", **given) for _, given in cases])
+    answers = submission.attempt(*[call(COMBINE, **given) for _, given in cases])
     for (full, given), answer in zip(cases, answers, strict=True):
         what = f"combine_masks({', '.join(f'{k} {v.shape}' for k, v in given.items())})"
         got = returned(answer, what, "masks")
         want = np.broadcast_to(expected("combine_masks", **given)["value"], full)
         judge(_spread(got, full, what), want, what=what, part="masks",
-              suspects=_suspects(given, full), advice=EVERY)  # fmt: skip
+              suspects=combined_suspects(given, full),
+              advice="Look at what happens to each of the masks that were given.")  # fmt: skip
     return {"combinations": len(cases)}
 
 
@@ -180,36 +156,31 @@ def _spread(got: Any, full: tuple[int, ...], what: str) -> np.ndarray:
         and all(size in (1, whole) for size, whole in zip(got.shape, full, strict=True))
     )
     if not fits and isinstance(got, np.ndarray):
-        fail("wrong_shape", "masks", f"{what}: its shape {got.shape} does not broadcast to "
-             f"(B, H, T, S) = {full} with four dimensions.", AXES)  # fmt: skip
+        fail("masks", "combine_axes", "wrong_shape", what=what, got=got.shape, full=full)
     shape = got.shape if fits else full
     return np.broadcast_to(tensor(got, shape, what, "masks", "b"), full)
 
 
-def _suspects(given: Given, full: tuple[int, ...]) -> list[Suspect]:
-    """Return what the usual slips make of these masks."""
-    placed = {name: _placed(name, mask) for name, mask in given.items()}
-    masks = [np.broadcast_to(mask, full) for mask in placed.values()]
-    found = [
-        Suspect("combined_with_or", np.logical_or.reduce(masks),
-                "it allows what any of the masks allows.", EVERY),
-        Suspect("mask_polarity_flipped", ~np.logical_and.reduce(masks), FLIPPED, POLARITY),
-    ]  # fmt: skip
+def combined_suspects(given: Given, full: tuple[int, ...]) -> Iterator[Suspect]:
+    """Yield what the usual slips make of these masks (B, H, T, S)."""
+    masks = {name: np.broadcast_to(_placed(name, mask), full) for name, mask in given.items()}
+    nothing = np.ones(full, bool)
+
+    def without(dropped: str) -> np.ndarray:
+        left = [mask for name, mask in masks.items() if name != dropped]
+        return np.asarray(np.logical_and.reduce([nothing, *left]))
+
+    yield suspect("combine_masks", "combined_with_or", np.logical_or.reduce([*masks.values()]))
+    yield suspect("combine_masks", "mask_polarity_flipped", ~without(""))
     for name in given:
-        others = [mask for other, mask in zip(given, masks, strict=True) if other != name]
-        without = np.logical_and.reduce([np.ones(full, bool), *others])
-        found.append(Suspect(f"{name}_dropped", without, f"it ignores {name}.", EVERY))
+        yield suspect("combine_masks", f"{name}_dropped", without(name))
     if "key_valid" in given and full[2] == full[3]:
-        rest = [mask for name, mask in zip(given, masks, strict=True) if name != "key_valid"]
-        queries = np.broadcast_to(given["key_valid"][:, None, :, None], full)
-        queries = np.logical_and.reduce([queries, *rest])
-        found.append(Suspect("key_valid_on_queries", queries, "key_valid hides queries, not keys: "
-                             "it lies along the wrong axis.", AXES))  # fmt: skip
-    if given.get("attention_mask", np.ones(1)).ndim == 3 and full[0] == full[1]:
-        heads = np.broadcast_to(given["attention_mask"][None], full)
-        found.append(Suspect("batch_axis_on_heads", heads, "it takes the batch axis of a "
-                             "3-dimensional mask for the head axis.", AXES))  # fmt: skip
-    return found
+        queries = given["key_valid"][:, None, :, None] & without("key_valid")
+        yield suspect("combine_axes", "key_valid_on_queries", queries)
+    mask = given.get("attention_mask")
+    if mask is not None and mask.ndim == 3 and full[0] == full[1]:
+        heads = np.broadcast_to(mask[None], full)
+        yield suspect("combine_axes", "batch_axis_on_heads", heads)
 
 
 def _placed(name: str, mask: np.ndarray) -> np.ndarray:
@@ -222,25 +193,24 @@ def _placed(name: str, mask: np.ndarray) -> np.ndarray:
 @pytest.mark.part("1.3")
 def test_combine_masks_without_masks_is_none(submission: Submission) -> dict[str, Any]:
     """combine_masks without any mask returns None: nothing is hidden."""
-    got = submission.call("masks.combine_masks")
+    got = submission.call(COMBINE)
     if got is not None:
-        fail("no_mask_not_none", "masks", "combine_masks(): expected None, got something else.",
-             "A mask that was not given forbids nothing.")  # fmt: skip
+        fail("masks", "no_masks", "no_mask_not_none")
     return {"value": None}
 
 
 @pytest.mark.part("1.3")
 def test_combine_masks_refuses_other_masks(submission: Submission) -> dict[str, Any]:
     """combine_masks raises TypeError for a mask that is not bool, ValueError for a wrong shape."""
-    good, number = np.ones((5, 7), bool), {"int64": 1, "float64": 1.0, "uint8": np.uint8(1)}
-    wrong: list[tuple[str, str, str, Given]] = [
-        ("TypeError", name, f"of dtype {dtype}", {name: np.full((5, 7), number[dtype])})
-        for name, dtype in zip(("attention_mask", "key_valid", "causal"), number, strict=True)
+    good = np.ones((5, 7), bool)
+    wrong: list[tuple[str, str, str, Any]] = [
+        ("TypeError", "attention_mask", "of dtype int64", good.astype(np.int64)),
+        ("TypeError", "key_valid", "of dtype float64", good.astype(np.float64)),
+        ("TypeError", "causal", "of dtype uint8", good.astype(np.uint8)),
+        ("ValueError", "attention_mask", "of 1 dimension", good[0]),
+        ("ValueError", "key_valid", "of 3 dimensions", good[None]),
+        ("ValueError", "causal", "of 3 dimensions", good[None]),
     ]
-    wrong += [("ValueError", "attention_mask", "of 1 dimension", {"attention_mask": good[0]}),
-              ("ValueError", "key_valid", "of 3 dimensions", {"key_valid": good[None]}),
-              ("ValueError", "causal", "of 3 dimensions", {"causal": good[None]})]  # fmt: skip
-    answers = submission.attempt(*[call("masks.combine_masks", **given) for *_, given in wrong])
-    for (error, name, trait, _), answer in zip(wrong, answers, strict=True):
-        must_raise(answer, error, f"combine_masks with {name} {trait}", "masks")
-    return {"refused": len(wrong)}
+    refused = [(f"combine_masks with {name} {trait}", error, call(COMBINE, **{name: mask}))
+               for error, name, trait, mask in wrong]  # fmt: skip
+    return try_refusals(submission, "masks", *refused)

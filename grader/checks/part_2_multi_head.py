@@ -9,22 +9,12 @@ import numpy as np
 import pytest
 
 from grader import causes
-from grader.compare import agrees, fail
+from grader.causes import chosen, fail
+from grader.compare import agrees
 from grader.draws import Draws
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import (
-    Case,
-    Findings,
-    Trial,
-    ask,
-    built_on,
-    chosen,
-    must_raise,
-    returned,
-    sure,
-    without,
-)
+from grader.parts import Case, Findings, Trial, ask, built_on, returned, sure, try_refusals
 from grader.submission import Submission, tensor
 from grader.trials import try_modules
 
@@ -48,8 +38,7 @@ def trial(rng: Draws, *cases: Case, mode: str = "eval") -> Trial:
     """Return multi-head attention with drawn weights."""
     shapes = parameter_shapes(CONFIG, "multi_head_attention")
     return Trial("multi_head_attention", "attention.MultiHeadAttention", CONFIG,
-                 rng.child("weights").weights(shapes), cases, ("query", "key_value"),
-                 options={"rope": False}, mode=mode)  # fmt: skip
+                 rng.child("weights").weights(shapes), cases, {"rope": False}, mode)  # fmt: skip
 
 
 @pytest.mark.part("2.3")
@@ -57,14 +46,11 @@ def test_multi_head_attention_attends_with_every_head(
     submission: Submission, rng: Draws, expected: Ask, findings: Findings
 ) -> dict[str, Any]:
     """MultiHeadAttention projects, attends with every head, merges them and projects again."""
-    unmasked = without(causes.ATTENTION, ("mask_ignored", "mask_flipped", "mask_fill_zero",
-                                          "mask_after_softmax", "mask_of_other_rows",
-                                          "bias_ignored", "bias_scaled"))  # fmt: skip
     query, same, other = (tokens(rng, name) for name in ("query", "same", "other"))
     longer = tokens(rng, "longer", KEYS)
     cases = (
         Case("cross-attention", {"query": query, "key_value": same},
-             causes=causes.SOURCES | causes.PROJECTIONS | unmasked),
+             causes=causes.SOURCES | causes.PROJECTIONS | causes.SCORES),
         Case("self-attention", {"query": other}, causes=causes.PROJECTIONS),
         Case("cross-attention to more keys than queries", {"query": query, "key_value": longer}),
         Case("self-attention with inputs ten times as large", {"query": 10.0 * other}),
@@ -146,18 +132,18 @@ def test_multi_head_attention_drops_weights_and_outputs_in_training(
     kept = got != 0
     scaled = np.where(kept, want / (1.0 - CONFIG.dropout), 0.0)
     # With both in place the answer is random; without one of them it is not.
-    slips = {
-        "no_dropout": (agrees(got, want, tolerance), "nothing is dropped"),
-        "weights_not_dropped": (agrees(got, scaled, tolerance), "the weights are not dropped"),
-        "output_not_dropped": (bool(kept.all()), "the output is not dropped"),
+    found = {
+        "no_dropout": agrees(got, want, tolerance),
+        "weights_not_dropped": agrees(got, scaled, tolerance),
+        "output_not_dropped": bool(kept.all()),
     }
+    share = {"share_of_zeros": float(1.0 - kept.mean())}
     with built_on("attention", findings, *EARLIER):
-        for code, (found, cause) in slips.items():
-            if found:
-                fail(code, "attention", f"{case.what}, dropout 0.5: {cause}.",
-                     "Look at the places that the last hint in the docstring names.",
-                     {"share_of_zeros": float(1.0 - kept.mean())})  # fmt: skip
-    return {"share_of_zeros": float(1.0 - kept.mean())}
+        for code, is_so in found.items():
+            if is_so:
+                fail("attention", "attention_dropout", code, share, what=case.what,
+                     rate=CONFIG.dropout)  # fmt: skip
+    return share
 
 
 @pytest.mark.part("2.3")
@@ -166,22 +152,19 @@ def test_multi_head_attention_refuses_impossible_calls(
 ) -> dict[str, Any]:
     """MultiHeadAttention raises for a real query without a key, and for masks that are not bool."""
     query = tokens(rng, "query")
-    cases: dict[str, tuple[str, dict[str, Any]]] = {
-        "a row whose keys are all padding": ("ValueError", {"query": query, "key_valid": ONE_ROW}),
-        "a padding mask of floats": (
-            "TypeError", {"query": query, "key_valid": EVERY_ROW.astype(float)}),
-        "padded keys of another batch": (
-            "ValueError", {"query": query, "key_valid": EVERY_ROW[:1]}),
-        "padded queries of another length": (
-            "ValueError", {"query": query, "query_valid": EVERY_ROW[:, 1:]}),
+    wrong: dict[str, tuple[str, dict[str, Any]]] = {
+        "a row whose keys are all padding": ("ValueError", {"key_valid": ONE_ROW}),
+        "a padding mask of floats": ("TypeError", {"key_valid": EVERY_ROW.astype(float)}),
+        "padded keys of another batch": ("ValueError", {"key_valid": EVERY_ROW[:1]}),
+        "padded queries of another length": ("ValueError", {"query_valid": EVERY_ROW[:, 1:]}),
         "a query of another width": ("ValueError", {"query": query[..., 1:]}),
-        "a negative offset": ("ValueError", {"query": query, "causal": True, "query_offset": -1}),
-    }  # fmt: skip
-    asked = trial(rng)
-    questions = [asked.call(Case(what, inputs)) for what, (_, inputs) in cases.items()]
-    built, *answers = submission.attempt(asked.build(), *questions)
-    sure(built)
+        "a negative offset": ("ValueError", {"causal": True, "query_offset": -1}),
+    }
+    module, own = trial(rng), {"query": query}
+    refused = [
+        (f"multi-head attention with {what}", error, module.call(Case(what, own | given)))
+        for what, (error, given) in wrong.items()
+    ]
+    submission.ask(module.build())
     with built_on("attention", findings, *EARLIER):
-        for (what, (error, _)), answer in zip(cases.items(), answers, strict=True):
-            must_raise(answer, error, f"multi-head attention with {what}", "attention")
-    return {"refused": len(cases)}
+        return try_refusals(submission, "attention", *refused)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from grader import stepwise
-from grader.compare import Suspect, fail, judge
+from grader.causes import fail, suspect
+from grader.compare import judge
 from grader.draws import Draws
 from grader.parameters import ProbeConfig
-from grader.parts import Findings, ask, built_on, must_raise, sure
+from grader.parts import Findings, ask, sure, try_refusals
 from grader.student_error import StudentError
 from grader.submission import Question, Submission, build, call, config, forward, handle, tensor
 
+CACHE = "kv_cache.KVCache"
+FILE = CACHE.split(".")[0]
 FIELDS = ["key", "value", "valid"]
 BATCH, HEADS, WIDTH = 2, 3, 7
 WHERE = "Look at which axis is time in each of the three tensors, and at the order of the two."
 # Whose mistakes make cached and uncached decoding differ, whatever the cache does.
 EARLIER = ("1.2", "1.3", "2.1", "2.2", "2.3", "5.1", "5.2", "5.3")
 # One scheme that adds to the tokens, and one that adds to the scores.
+DECODING = ProbeConfig(vocab_size=11, d_model=6, num_heads=2, d_ff=7, num_layers=2, max_len=13)
 SCHEMES = {"decoder_only": ("learned", "t5bias"), "seq2seq": ("t5bias",)}
 
 
@@ -51,7 +56,7 @@ def test_append_joins_new_positions_and_keeps_the_old_cache(
     saved = {"old": first, "longer": joined(first, second),
              "longest": joined(first, second, third), "branch": joined(first, other)}  # fmt: skip
     questions = [
-        call("kv_cache.KVCache", *first, save="old"),
+        call(CACHE, *first, save="old"),
         call("@old.append", *second, save="longer"),
         call("@longer.append", *third, save="longest"),
         call("@old.append", *other, save="branch"),
@@ -61,32 +66,25 @@ def test_append_joins_new_positions_and_keeps_the_old_cache(
         answers = submission.ask(*questions)
     except StudentError as error:
         if error.type == "AttributeError" and not error.frames:  # we asked, of what came back
-            fail("no_cache_returned", "kv_cache", "what append returns is no KVCache: "
-                 f"{error.message}.", "Look at what append promises to return.")  # fmt: skip
+            fail(FILE, "cache", "no_cache_returned", message=error.message)
         raise
     for (name, wanted), answer in zip(saved.items(), answers[len(saved) :], strict=True):
         for field, want, got in zip(FIELDS, wanted, answer["values"], strict=False):
             what = f"{field} of the {name} cache"
             if name == "old" and isinstance(got, np.ndarray) and got.size > want.size:
-                fail("old_cache_changed", "kv_cache", f"{what} has grown from {want.shape} to "
-                     f"{got.shape}: append changed the cache that it was called on.",
-                     "Another continuation may still need it. What does append promise to "
-                     "return?")  # fmt: skip
-            got = tensor(got, want.shape, what, "kv_cache", want.dtype.kind)
+                fail(FILE, "cache", "old_cache_changed", what=what, old=want.shape,
+                     new=got.shape)  # fmt: skip
+            got = tensor(got, want.shape, what, FILE, want.dtype.kind)
             axis = min(2, want.ndim - 1)
             old = first[FIELDS.index(field)].shape[axis]
             turned = np.roll(want, want.shape[axis] - old, axis=axis)
-            suspects = [Suspect("new_before_old", turned, "the new positions stand before the old "
-                                "ones.", WHERE)]  # fmt: skip
+            suspects = [suspect("cache", "new_before_old", turned)]
             if field == "valid":
-                suspects.append(Suspect("validity_lost", np.ones_like(want), "every position "
-                                        "counts as real.", "Follow valid through append.")
-                                )  # fmt: skip
+                suspects.append(suspect("cache", "validity_lost", np.ones_like(want)))
             else:
-                suspects.append(Suspect("keys_and_values_exchanged", wanted[field == "key"],
-                                        "keys and values have changed places.", "Follow each of "
-                                        "the three through append."))  # fmt: skip
-            judge(got, want, what=what, part="kv_cache", advice=WHERE, suspects=suspects)
+                exchanged = wanted[field == "key"]
+                suspects.append(suspect("cache", "keys_and_values_exchanged", exchanged))
+            judge(got, want, what=what, part=FILE, advice=WHERE, suspects=suspects)
     return {"caches": len(saved)}
 
 
@@ -103,12 +101,12 @@ def test_append_refuses_another_batch_head_count_or_width(
         "another width": (key[..., :1], value[..., :1], valid),
         "values unlike the keys": (key, value[..., :1], valid),
     }
-    questions = [call("@cache.append", *new) for new in wrong.values()]
-    built, *answers = submission.attempt(call("kv_cache.KVCache", *held, save="cache"), *questions)
-    sure(built)
-    for what, answer in zip(wrong, answers, strict=True):
-        must_raise(answer, "ValueError", f"append with {what}", "kv_cache")
-    return {"refused": len(wrong)}
+    submission.ask(call(CACHE, *held, save="cache"))
+    refused = [
+        (f"append with {what}", "ValueError", call("@cache.append", *new))
+        for what, new in wrong.items()
+    ]
+    return try_refusals(submission, FILE, *refused)
 
 
 @pytest.mark.part("S1")
@@ -124,22 +122,18 @@ def test_attention_refuses_a_cache_that_does_not_fit(
         "a query_offset that is not its length": ([x], {"query_offset": 1}, "eval"),
         "keys of a memory that it holds already": ([x, x], {}, "eval"),
     }
-    questions = [build("module", "attention.MultiHeadAttention", config(**fields), rope=False)]
+    before = [build("module", "attention.MultiHeadAttention", config(**fields), rope=False)]
+    refused = []
     for what, (args, options, mode) in wrong.items():
         given = {"args": args, "kwargs": {**options, "cache": handle(what)}}
-        questions.append(call("cache.CacheSlot", save=what))
+        asked = forward("module", given, mode=mode)
+        before.append(call("cache.CacheSlot", save=what))
         if len(args) > 1:  # the first of two calls fills it
-            questions.append(forward("module", given, mode=mode))
-        questions.append(forward("module", given, mode=mode))
-    answers, _ = ask(submission, *questions)
-    for what in wrong:
-        place = next(i for i, q in enumerate(questions) if q.arguments.get("save") == what)
-        two = len(wrong[what][0]) > 1
-        for answer in [answers[0], *answers[place : place + 1 + two]]:
-            sure(answer)
-        must_raise(answers[place + 1 + two], "ValueError", f"attention with a cache and {what}",
-                   "attention")  # fmt: skip
-    return {"refused": len(wrong)}
+            before.append(asked)
+        refused.append((f"attention with a cache and {what}", "ValueError", asked))
+    for answer in ask(submission, *before)[0]:
+        sure(answer)
+    return try_refusals(submission, "attention", *refused)
 
 
 @pytest.mark.part("S1")
@@ -147,19 +141,9 @@ def test_cached_decoding_equals_uncached_at_every_step(
     submission: Submission, rng: Draws, findings: Findings
 ) -> dict[str, Any]:
     """Cached decoding equals uncached decoding at every step, in steps of one or several tokens."""
-    found: dict[str, list[float]] = {}
-    for kind, schemes in SCHEMES.items():
-        # The second kind of block uses the attention that has just decoded for the first.
-        with built_on("decoder" if found else "attention", findings, *EARLIER):
-            for positions in schemes:
-                shape = ProbeConfig(vocab_size=11, d_model=6, num_heads=2, d_ff=7, num_layers=2,
-                                    max_len=13, positions=positions)  # fmt: skip
-                name = f"{kind}, {positions}"
-                found[name] = stepwise.gaps(submission, rng.child(name), kind, shape)
-    trouble = stepwise.describe(found)
-    with built_on("attention", findings, *EARLIER):
-        if trouble:
-            fail("cached_differs", trouble.part, trouble.text, "Follow offset and cache from the "
-                 "block into attention: position of the first query, number of keys, masks and "
-                 "bias of the remembered ones.", trouble.evidence)  # fmt: skip
-    return {"largest_difference": max(max(steps) for steps in found.values())}
+    models = {
+        f"{kind}, {positions}": replace(DECODING, positions=positions)
+        for kind, schemes in SCHEMES.items()
+        for positions in schemes
+    }
+    return stepwise.try_cached(submission, rng, findings, models, EARLIER, "cached_differs")

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader.compare import Suspect, judge
+from grader.causes import suspect
 from grader.draws import Draws
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import Case, Findings, Trial, ask, built_on, must_raise, returned
-from grader.submission import Submission, call, tensor
+from grader.parts import Call, Case, Findings, Trial, built_on, try_calls, try_refusals
+from grader.submission import Submission, call
 from grader.trials import try_modules
 
+REPEAT = "attention.repeat_kv_heads"
 WHERE = "Look at which query heads are neighbours, and which of them share a key/value head."
 
 
@@ -23,28 +24,23 @@ def test_repeat_kv_heads_gives_neighbours_the_same_head(
     submission: Submission, rng: Draws, expected: Ask
 ) -> dict[str, Any]:
     """repeat_kv_heads copies each key/value head for a group of neighbouring query heads."""
-    groups = [(2, 6), (1, 5), (3, 3)]
-    given = [rng.child(str(own)).uniform((2, own, 5, 7), -1.0, 1.0) for own, _ in groups]
-    questions = [call("attention.repeat_kv_heads", x, heads)
-                 for x, (_, heads) in zip(given, groups, strict=True)]  # fmt: skip
-    answers, tolerance = ask(submission, *questions)
-    for x, (own, heads), answer in zip(given, groups, answers, strict=True):
-        what = f"repeat_kv_heads of {own} to {heads} heads"
+    calls = []
+    for own, heads in ((2, 6), (1, 5), (3, 3)):
+        x = rng.child(str(own)).uniform((2, own, 5, 7), -1.0, 1.0)
         want = expected("repeat_kv_heads", x=x, num_heads=heads)["value"]
-        got = tensor(returned(answer, what, "attention"), want.shape, what, "attention")
         alternating = np.tile(x, (1, heads // own, 1, 1))
-        judge(got, want, what=what, part="attention", advice=WHERE, tolerance=tolerance, suspects=[
-            Suspect("kv_heads_alternate", alternating, "the copies alternate: query heads next "
-                    "to each other read different key/value heads.", WHERE)])  # fmt: skip
-    return {"groups": len(groups)}
+        suspects = (suspect("grouped", "kv_heads_alternate", alternating),)
+        what = f"repeat_kv_heads of {own} to {heads} heads"
+        calls.append(Call(what, call(REPEAT, x, heads), want, suspects))
+    return try_calls(submission, "attention", WHERE, *calls)
 
 
 @pytest.mark.part("S2")
 def test_repeat_kv_heads_refuses_uneven_groups(submission: Submission) -> dict[str, Any]:
     """repeat_kv_heads raises ValueError where the groups would differ in size."""
-    (answer,) = submission.attempt(call("attention.repeat_kv_heads", np.ones((2, 2, 5, 7)), 5))
-    must_raise(answer, "ValueError", "repeat_kv_heads of 2 to 5 heads", "attention")
-    return {"refused": 1}
+    uneven = call(REPEAT, np.ones((2, 2, 5, 7)), 5)
+    refused = ("repeat_kv_heads of 2 to 5 heads", "ValueError", uneven)
+    return try_refusals(submission, "attention", refused)
 
 
 @pytest.mark.part("S2")
@@ -69,7 +65,6 @@ def test_grouped_attention_shares_keys_and_values(
                   "score_bias": bias}),
         )  # fmt: skip
         trials.append(Trial("multi_head_attention", "attention.MultiHeadAttention", config,
-                            weights, cases, ("query", "key_value"),
-                            options={"rope": False}))  # fmt: skip
+                            weights, cases, {"rope": False}))  # fmt: skip
     with built_on("attention", findings, "1.2", "1.3", "2.1", "2.2", "2.3"):
         return try_modules(submission, expected, WHERE, *trials)

@@ -8,17 +8,29 @@ import numpy as np
 import pytest
 
 from grader import stepwise
-from grader.compare import Suspect, agrees, fail, judge
+from grader.causes import fail, suspect
+from grader.compare import Suspect, agrees, judge
 from grader.draws import Draws
 from grader.expectations import Ask
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import Case, Findings, Trial, ask, built_on, must_raise, returned
+from grader.parts import (
+    Call,
+    Case,
+    Findings,
+    Trial,
+    ask,
+    built_on,
+    returned,
+    try_calls,
+    try_refusals,
+)
 from grader.student_error import StudentError
 from grader.submission import Submission, call, tensor
 from grader.trials import try_modules
 
 # Whose mistakes make cached and uncached decoding differ, whatever the rotation does.
 EARLIER = ("1.2", "1.3", "2.1", "2.2", "2.3", "5.1", "5.2", "5.3", "S1")
+FILE = "rotary"
 BASE = 100.0
 SHAPE = (2, 3, 5, 14)  # B, H, T, K
 PAIRS = "Look at which two numbers make a pair, and at the sign each of them gets."
@@ -32,20 +44,18 @@ def test_rotate_pairs_turns_every_adjacent_pair(
     """rotate_pairs turns each adjacent pair (a, b) into (-b, a), and refuses an odd width."""
     x = rng.child("x").uniform(SHAPE, -1.7, 1.7)
     want = expected("rotate_pairs", x=x)["value"]
-    (answer,), tolerance = ask(submission, call("rotary.rotate_pairs", x))
-    what = "rotate_pairs(x)"
-    got = tensor(returned(answer, what, "rotary"), want.shape, what, "rotary")
     first, second = np.split(x, 2, axis=-1)
-    judge(got, want, what=what, part="rotary", advice=PAIRS, tolerance=tolerance, suspects=[
-        Suspect("rotated_backwards", -want, "the pairs are turned the other way round.", PAIRS),
-        Suspect("halves_paired", np.concatenate((-second, first), axis=-1), "number i is paired "
-                "with number i + K/2, while the tables hold the angles of neighbours.", PAIRS),
-        Suspect("pairs_exchanged", np.abs(want) * np.sign(x.reshape(*SHAPE[:-1], -1, 2)[..., ::-1]
-                .reshape(x.shape)), "the pairs are exchanged without a sign.", PAIRS),
-    ])  # fmt: skip
-    (odd,) = submission.attempt(call("rotary.rotate_pairs", x[..., 1:]))
-    must_raise(odd, "ValueError", "rotate_pairs of an odd width", "rotary")
-    return {"tolerance": tolerance}
+    exchanged = x.reshape(*SHAPE[:-1], -1, 2)[..., ::-1].reshape(x.shape)
+    suspects = (
+        suspect("rotate_pairs", "rotated_backwards", -want),
+        suspect("rotate_pairs", "halves_paired", np.concatenate((-second, first), axis=-1)),
+        suspect("rotate_pairs", "pairs_exchanged", np.abs(want) * np.sign(exchanged)),
+    )
+    turned = Call("rotate_pairs(x)", call(f"{FILE}.rotate_pairs", x), want, suspects)
+    odd = call(f"{FILE}.rotate_pairs", x[..., 1:])
+    found = try_calls(submission, FILE, PAIRS, turned)
+    refused = ("rotate_pairs of an odd width", "ValueError", odd)
+    return found | try_refusals(submission, FILE, refused)
 
 
 @pytest.mark.part("S3")
@@ -60,21 +70,19 @@ def test_apply_rope_rotates_by_position_and_keeps_lengths(
         angles = np.repeat(position * BASE ** (-np.arange(0, width, 2) / width), 2, axis=1)
         cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
         what = f"apply_rope from position {offset} on"
-        (answer,), tolerance = ask(submission, call("rotary.apply_rope", x, cos, sin))
+        (answer,), tolerance = ask(submission, call(f"{FILE}.apply_rope", x, cos, sin))
         want = expected("apply_rope", x=x, offset=offset, base=BASE)["value"]
-        got = tensor(returned(answer, what, "rotary"), want.shape, what, "rotary")
+        got = tensor(returned(answer, what, FILE), want.shape, what, FILE)
         turned = expected("rotate_pairs", x=x)["value"]
         suspects = [
-            Suspect("rotated_backwards", x * cos - turned * sin, "the pairs are turned the other "
-                    "way round.", ANGLES),
-            Suspect("cosine_only", x * cos, "nothing is multiplied with the sines.", ANGLES),
-            Suspect("cosine_and_sine_exchanged", x * sin + turned * cos, "cosines and sines are "
-                    "exchanged.", ANGLES),
-            Suspect("not_rotated", x, "nothing is rotated.", ANGLES),
-        ]  # fmt: skip
+            suspect("rope", "rotated_backwards", x * cos - turned * sin),
+            suspect("rope", "cosine_only", x * cos),
+            suspect("rope", "cosine_and_sine_exchanged", x * sin + turned * cos),
+            suspect("rope", "not_rotated", x),
+        ]
         if not agrees(got, want, tolerance):
             _explain(got, x, what, suspects)
-        judge(got, want, what=what, part="rotary", advice=ANGLES, suspects=suspects,
+        judge(got, want, what=what, part=FILE, advice=ANGLES, suspects=suspects,
               tolerance=tolerance)  # fmt: skip
     return {"tolerance": tolerance}
 
@@ -88,9 +96,8 @@ def _explain(got: np.ndarray, x: np.ndarray, what: str, suspects: list[Suspect])
         index = tuple(
             int(i) for i in np.unravel_index(np.abs(after - before).argmax(), after.shape)
         )
-        fail("length_not_kept", "rotary",
-             f"{what}: the vector at {index} has length {after[index]:.4g} and had "
-             f"{before[index]:.4g}; a rotation keeps it.", ANGLES, {"index": index})  # fmt: skip
+        fail(FILE, "rope", "length_not_kept", {"index": index}, what=what, index=index,
+             before=before[index], after=after[index])  # fmt: skip
 
 
 @pytest.mark.part("S3")
@@ -109,7 +116,7 @@ def test_rotary_attention_depends_on_distance_only(
              both | {"query_offset": 7, "key_offset": 4}),
     )  # fmt: skip
     trial = Trial("multi_head_attention", "attention.MultiHeadAttention", config, weights, cases,
-                  ("query", "key_value"), options={"rope": True}, told={"rope": True})  # fmt: skip
+                  {"rope": True})  # fmt: skip
     with built_on("attention", findings, "2.1", "2.2", "2.3"):
         return try_modules(submission, expected, "Look at which positions queries and keys are "
                            "rotated to.", trial)  # fmt: skip
@@ -122,18 +129,10 @@ def test_rotary_positions_survive_the_cache(
     """With task S1 done, cached decoding with rotary positions equals uncached decoding."""
     shape = ProbeConfig(vocab_size=11, d_model=12, num_heads=2, d_ff=7, num_layers=2, max_len=13,
                         positions="rope", rope_cross=True)  # fmt: skip
-    found: dict[str, list[float]] = {}
+    models = dict.fromkeys(("decoder_only, rope", "seq2seq, rope"), shape)
     try:
-        for kind in ("decoder_only", "seq2seq"):
-            with built_on("decoder" if found else "attention", findings, *EARLIER):
-                found[f"{kind}, rope"] = stepwise.gaps(submission, rng.child(kind), kind, shape)
+        return stepwise.try_cached(submission, rng, findings, models, EARLIER, "rotated_differs")
     except StudentError as error:
         if error.kind == "not_implemented" and error.task == "S1":
             return {"skipped": "task S1 is not implemented"}
         raise
-    trouble = stepwise.describe(found)
-    with built_on("attention", findings, *EARLIER):
-        if trouble:
-            fail("cached_differs", trouble.part, trouble.text, "Look at which position a new token "
-                 "has when it is rotated.", trouble.evidence)  # fmt: skip
-    return {"largest_difference": max(max(steps) for steps in found.values())}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from grader.compare import Suspect, agrees, fail, judge
+from grader.causes import fail, suspect
+from grader.compare import agrees, judge
 from grader.draws import Draws, Weights
 from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import must_raise
+from grader.parts import try_refusals
 from grader.submission import Json, Question, Submission, build, call, config, tensor
 
 GROUPED = ProbeConfig(vocab_size=11, d_model=12, num_heads=6, num_kv_heads=2, d_ff=7, num_layers=2,
@@ -31,7 +32,6 @@ OLD_NAMES = {
     "attention_branch.norm": "n1",
     "feed_forward_branch.norm": "n3",
 }
-KEPT = "Only k_proj and v_proj change; load every other weight as it was, with every method."
 GROUPS = "Ask which rows of a weight make up one head, and which heads share one afterwards."
 
 
@@ -60,7 +60,7 @@ def alternating(weight: np.ndarray) -> np.ndarray:
 
 def fields(shape: ProbeConfig) -> Json:
     """Return the configuration as a question holds it."""
-    return config(**{k: v for k, v in asdict(shape).items() if v is not None})
+    return config(**shape.given())
 
 
 def shared(name: str) -> bool:
@@ -79,26 +79,22 @@ def test_convert_merges_the_heads_of_each_group(
             what = f'convert(..., "{how}"), {name}'
             if shared(name) and how == "random":
                 value = tensor(got.get(name), (4, *weight.shape[1:]), what, "convert")
-                if any(agrees(value, merged(weight, kind)) for kind in ("mean", "first")):
-                    fail("random_is_not_fresh", "convert", f"{what}: it is made of the old heads.",
-                         "Keep what the new model was built with.")  # fmt: skip
-                if not value.any():
-                    fail("random_is_not_fresh", "convert", f"{what}: it is all zero.",
-                         "Keep what the new model was built with.")  # fmt: skip
+                old = any(agrees(value, merged(weight, kind)) for kind in ("mean", "first"))
+                if old or not value.any():
+                    found = "made of the old heads" if old else "all zero"
+                    fail("convert", "convert", "random_is_not_fresh", what=what, found=found)
                 continue
             want = merged(weight, how) if shared(name) else weight
             value = tensor(got.get(name), want.shape, what, "convert")
             # Whatever stands there instead: it is not what the checkpoint holds.
-            suspects = [Suspect("weight_not_loaded", value, "the old weight is lost.", KEPT)]
+            suspects = [suspect("convert", "weight_not_loaded", value)]
             if shared(name):
+                other = merged(weight, "first" if how == "mean" else "mean")
                 suspects = [
-                    Suspect("groups_alternate", alternating(weight),
-                            "the heads of a group are not neighbours.", GROUPS),
-                    Suspect("heads_summed", 3.0 * merged(weight, "mean"),
-                            "the heads are summed.", GROUPS),
-                    Suspect("other_method", merged(weight, "first" if how == "mean" else "mean"),
-                            "it is another method's answer.", "Look at what `how` chooses."),
-                ]  # fmt: skip
+                    suspect("convert", "groups_alternate", alternating(weight)),
+                    suspect("convert", "heads_summed", 3.0 * merged(weight, "mean")),
+                    suspect("convert", "other_method", other),
+                ]
             judge(value, want, what=what, part="convert", advice=GROUPS, suspects=suspects)
     return {"weights": len(weights)}
 
@@ -123,15 +119,15 @@ def converted(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each method, and by name the parameters of the model it gives."""
     old = checkpoint(weights)
-    questions = [
-        # Refuses a tree with other parameters by their name.
-        build("model", "models.DecoderOnlyTransformer", fields(MULTI_HEAD), weights=weights)
-    ]
+    # Refuses a tree with other parameters by their name.
+    own = build("model", "models.DecoderOnlyTransformer", fields(MULTI_HEAD), weights=weights)
+    submission.ask(own)
     for how in METHODS:
-        questions.append(call("convert.convert", old, fields(shape), how, save=how))
-        questions.append(Question("parameters", {"handle": how}))
-    answers = submission.ask(*questions)
-    return zip(METHODS, (dict(a["parameters"]) for a in answers[2::2]), strict=True)
+        _, answer = submission.ask(
+            call("convert.convert", old, fields(shape), how, save=how),
+            Question("parameters", {"handle": how}),
+        )
+        yield how, dict(answer["parameters"])
 
 
 @pytest.mark.part("S4")
@@ -144,8 +140,8 @@ def test_convert_refuses_what_it_cannot_load(submission: Submission, rng: Draws)
         "a missing weight": (less, "mean"),
         "an unknown weight": (old | {"ffn.extra": np.ones(3)}, "mean"),
     }
-    questions = [call("convert.convert", given, fields(GROUPED), how)
-                 for given, how in wrong.values()]  # fmt: skip
-    for what, answer in zip(wrong, submission.attempt(*questions), strict=True):
-        must_raise(answer, "ValueError", f"convert with {what}", "convert")
-    return {"refused": len(wrong)}
+    refused = [
+        (f"convert with {what}", "ValueError", call("convert.convert", given, fields(GROUPED), how))
+        for what, (given, how) in wrong.items()
+    ]
+    return try_refusals(submission, "convert", *refused)

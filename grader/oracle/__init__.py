@@ -1,7 +1,7 @@
-"""A slow transformer to judge others by: NumPy float64, written to be read.
+"""A plain transformer to judge others by: NumPy float64, written to be read.
 
-Nothing here comes from the package under test, and nothing is clever: attention is loops over
-batch, head, query and key. Masks are bool, True = may attend.
+Nothing here comes from the package under test, and nothing is clever. Masks are bool, True = may
+attend.
 
 Letters in shapes: B batch, T target length, S source length, H heads, G key/value heads,
 D d_model, K head width, F d_ff, V vocabulary.

@@ -20,19 +20,13 @@ class Attended(NamedTuple):
 
 def padding_mask(ids: Ids, pad_id: int | None) -> Mask:
     """Mark the real tokens of `ids` (B, S): True where the id is not `pad_id`."""
-    valid = np.ones(ids.shape, dtype=bool)
-    for b, s in np.ndindex(ids.shape):
-        valid[b, s] = pad_id is None or ids[b, s] != pad_id
-    return valid
+    return np.ones(ids.shape, dtype=bool) if pad_id is None else ids != pad_id
 
 
 def causal_mask(num_queries: int, num_keys: int, offset: int = 0) -> Mask:
     """Let query t, which stands at position t + offset, see the keys s <= t + offset: (T, S)."""
-    allowed = np.zeros((num_queries, num_keys), dtype=bool)
-    for t in range(num_queries):
-        for s in range(num_keys):
-            allowed[t, s] = s <= t + offset
-    return allowed
+    positions = np.arange(num_queries)[:, None] + offset  # (T, 1)
+    return np.asarray(np.arange(num_keys) <= positions)
 
 
 def combine_masks(
@@ -67,11 +61,7 @@ def combine_masks(
 
 def attention_scores(query: Array, key: Array) -> Array:
     """Scaled dot product of every query (B, H, T, K) with every key (B, H, S, K): (B, H, T, S)."""
-    batch, heads, num_queries, width = query.shape
-    scores = np.zeros((batch, heads, num_queries, key.shape[2]))
-    for b in range(batch):
-        for h in range(heads):
-            scores[b, h] = np.einsum("tk,sk->ts", query[b, h], key[b, h]) / math.sqrt(width)
+    scores: Array = np.einsum("bhtk,bhsk->bhts", query, key) / math.sqrt(query.shape[-1])
     return scores
 
 
@@ -89,22 +79,17 @@ def average_values(
     Raises:
         ValueError: A query has no allowed key.
     """
-    batch, heads, num_queries, num_keys = scores.shape
     if score_bias is not None:
         scores = scores + score_bias
     allowed = np.broadcast_to(True if mask is None else mask, scores.shape)
-    weights = np.zeros(scores.shape)
-    context = np.zeros((batch, heads, num_queries, value.shape[3]))
-    for b in range(batch):
-        for h in range(heads):
-            empty = np.flatnonzero(~allowed[b, h].any(axis=1))
-            if empty.size:
-                raise ValueError(f"query {empty[0]} of row {b}, head {h} has no allowed key")
-            seen = np.where(allowed[b, h], scores[b, h], -math.inf)  # (T, S)
-            exponentials = np.exp(seen - seen.max(axis=1, keepdims=True))
-            weights[b, h] = exponentials / exponentials.sum(axis=1, keepdims=True)
-            context[b, h] = np.einsum("ts,sk->tk", weights[b, h], value[b, h])
-    return Attended(context, weights)
+    empty = np.argwhere(~allowed.any(axis=-1))
+    if empty.size:
+        row, head, query = empty[0]
+        raise ValueError(f"query {query} of row {row}, head {head} has no allowed key")
+    seen = np.where(allowed, scores, -math.inf)
+    exponentials = np.exp(seen - seen.max(axis=-1, keepdims=True))
+    weights = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return Attended(np.einsum("bhts,bhsk->bhtk", weights, value), weights)
 
 
 def scaled_dot_product_attention(
@@ -123,12 +108,7 @@ def scaled_dot_product_attention(
 
 def split_heads(x: Array, num_heads: int) -> Array:
     """Cut the features of x (B, T, H * K) into consecutive heads (B, H, T, K)."""
-    batch, length, width = x.shape
-    head_width = width // num_heads
-    heads = np.zeros((batch, num_heads, length, head_width))
-    for h in range(num_heads):
-        heads[:, h] = x[:, :, h * head_width : (h + 1) * head_width]
-    return heads
+    return np.stack(np.split(x, num_heads, axis=-1), axis=1)
 
 
 def merge_heads(x: Array) -> Array:
@@ -161,13 +141,10 @@ def apply_rope(x: Array, offset: int, base: float) -> Array:
     Source: Su et al. 2021, section 3.2, arxiv.org/abs/2104.09864.
     """
     length, width = x.shape[2:]
-    cosines, sines = np.zeros((length, width)), np.zeros((length, width))
-    for t in range(length):
-        for feature in range(width):
-            pair = feature // 2
-            angle = (t + offset) * base ** (-2 * pair / width)
-            cosines[t, feature], sines[t, feature] = math.cos(angle), math.sin(angle)
-    return x * cosines + rotate_pairs(x) * sines
+    pairs = np.arange(width) // 2
+    angles = (np.arange(length)[:, None] + offset) * base ** (-2 * pairs / width)  # (T, K)
+    cosines, sines = np.cos(angles), np.sin(angles)
+    return np.asarray(x * cosines + rotate_pairs(x) * sines)
 
 
 def zero_padding(x: Array, valid: Mask | None) -> Array:

@@ -80,10 +80,7 @@ def feed_forward(scope: Scope, x: Array) -> Array:
 
 def token_embedding(scope: Scope, ids: Ids) -> Array:
     """Look up the vector of each id (B, T) and multiply it by sqrt(D): (B, T, D)."""
-    vectors = np.zeros((*ids.shape, scope.config.d_model))
-    for b, t in np.ndindex(ids.shape):
-        vectors[b, t] = scope["weight"][ids[b, t]] * math.sqrt(scope.config.d_model)
-    return scope.record(vectors)
+    return scope.record(scope["weight"][ids] * math.sqrt(scope.config.d_model))
 
 
 def sinusoidal_positions(length: int, width: int, offset: int = 0) -> Array:
@@ -91,12 +88,9 @@ def sinusoidal_positions(length: int, width: int, offset: int = 0) -> Array:
 
     Source: Vaswani et al. 2017, section 3.5.
     """
-    table = np.zeros((length, width))
-    for t in range(length):
-        for feature in range(width):
-            angle = (t + offset) / 10000.0 ** (2 * (feature // 2) / width)
-            table[t, feature] = math.sin(angle) if feature % 2 == 0 else math.cos(angle)
-    return table
+    features = np.arange(width)
+    angles = (np.arange(length)[:, None] + offset) / 10000.0 ** (2 * (features // 2) / width)
+    return np.where(features % 2 == 0, np.sin(angles), np.cos(angles))
 
 
 def t5_bucket(distance: int, num_buckets: int, max_distance: int, *, bidirectional: bool) -> int:
