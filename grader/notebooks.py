@@ -86,33 +86,32 @@ def run(notebook: Path, tree: Path) -> Any:
         NotebookError: A cell raised, or took longer than CELL_S seconds.
     """
     # Loading these takes a second that no other command should pay.
+    from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
-    from nbconvert.preprocessors import ExecutePreprocessor
     from traitlets.config import Config
 
     book = nbformat.read(notebook, as_version=4)
+    changed = {
+        "LAB_TREE": str(tree.resolve()),
+        "OMP_NUM_THREADS": "1",
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
     with tempfile.TemporaryDirectory(prefix="notebook-") as scratch:
-        # A socket that is a file needs no network and lets nobody else in.
-        socket = {"transport": "ipc", "ip": str(Path(scratch, "kernel"))}
-        config = Config({"KernelManager": {} if os.name == "nt" else socket})
-        runner = ExecutePreprocessor(timeout=CELL_S, kernel_name="python3", config=config)
-        changed = {
-            "LAB_TREE": str(tree.resolve()),
-            "OMP_NUM_THREADS": "1",
-            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-        }
-        kept = os.environ.copy()
-        os.environ.update(changed | {"JUPYTER_RUNTIME_DIR": scratch})
+        kernel = {"connection_file": str(Path(scratch, "kernel.json"))}
+        if os.name != "nt":
+            # A socket that is a file needs no network and lets nobody else in.
+            kernel |= {"transport": "ipc", "ip": str(Path(scratch, "kernel"))}
+        client = NotebookClient(
+            book, timeout=CELL_S, kernel_name="python3", config=Config({"KernelManager": kernel}),
+            resources={"metadata": {"path": str(notebook.parent)}},
+        )  # fmt: skip
         try:
-            runner.preprocess(book, {"metadata": {"path": str(notebook.parent)}})
+            client.execute(env=os.environ | changed)
         except CellExecutionError as error:
             words = f"{error.ename}: {error.evalue}"
             raise NotebookError(f"{notebook.name}: a cell raised {words}") from None
         except (CellTimeoutError, DeadKernelError) as error:
             raise NotebookError(f"{notebook.name}: {error}") from None
-        finally:
-            os.environ.clear()
-            os.environ.update(kept)
     return book
 
 

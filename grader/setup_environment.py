@@ -106,16 +106,19 @@ def pip_install(root: Path, *words: str) -> bool:
     kept = {name: value for name, value in os.environ.items() if name not in elsewhere}
     room = shutil.get_terminal_size().columns - 8 if sys.stdout.isatty() else 0
     said: deque[str] = deque(maxlen=10)
-    with subprocess.Popen(
-        command, env=kept, text=True, errors="replace",
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ) as pip:  # fmt: skip
-        for line in pip.stdout or ():
-            if not line.startswith("WARNING"):
-                said.append(line)
-            if room:
-                print(f"\r\033[Ksetup: {line.strip()[:room]}", end="", flush=True)
-    print("\r\033[K" if room else "", end="", flush=True)
+    clear = "\r\033[K" if room else ""
+    try:
+        with subprocess.Popen(
+            command, env=kept, text=True, errors="replace",
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        ) as pip:  # fmt: skip
+            for line in pip.stdout or ():
+                if not line.startswith("WARNING"):
+                    said.append(line)
+                if room:
+                    print(f"{clear}setup: {line.strip()[:room]}", end="", flush=True)
+    finally:
+        print(clear, end="", flush=True)
     if pip.returncode:
         print("".join(said), end="", file=sys.stderr, flush=True)
     return pip.returncode == 0
@@ -206,7 +209,7 @@ def main() -> int:
         print(f"setup: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("setup: stopped; the next run goes on from here", file=sys.stderr)
+        print("setup: stopped; the next run begins anew", file=sys.stderr)
         return 130
     return 0
 
