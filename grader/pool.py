@@ -74,17 +74,15 @@ class Child:
         Raises:
             NoAnswer: it ended without one, took too long, or has been told to end for good.
         """
-        try:
-            return self._once(task)
-        except NoAnswer:
-            if self.ended or self.late or not again:
-                raise
-        try:
-            return self._once(task)
-        except NoAnswer as error:
-            raise NoAnswer(str(error) if self.ended or self.late else f"{error}, twice") from None
+        if again:
+            try:
+                return self._once(task)
+            except NoAnswer:
+                if self.ended or self.late:
+                    raise
+        return self._once(task, ", twice" if again else "")
 
-    def _once(self, task: bytes) -> bytes:
+    def _once(self, task: bytes, times: str = "") -> bytes:
         process = self._ready()
         assert process.stdin and process.stdout
         clock = threading.Timer(self.budget_s or 0, self._too_late, (process,))
@@ -106,7 +104,7 @@ class Child:
             raise NoAnswer("the grading was stopped")
         if self.late:
             raise NoAnswer(f"there was no result after {self.budget_s:.0f} seconds")
-        raise NoAnswer(f"the grader's process ended with {code}")
+        raise NoAnswer(f"the grader's process ended with {code}{times}")
 
     def _ready(self) -> subprocess.Popen[bytes]:
         """Return a process that is about to be asked."""
