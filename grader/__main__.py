@@ -31,6 +31,7 @@ MODULES = {
     "mutants": "grader.mutants",
     "notebooks": "grader.notebooks",
     "release": "grader.handout",
+    "similar": "grader.similar",
     "verify": "grader.verify",
 }
 VERBS = {"check": "check", "watch": "check", "verify": "verify", "calibrate": "calibrate"}

@@ -78,6 +78,16 @@ def parser() -> argparse.ArgumentParser:
                          help="verify.json: its cases are not graded again")  # fmt: skip
     _measured(margins, "docs/calibration.md", Path("reports/calibrate"))
     _batch(_instructors(commands, "batch", "grade a class; resumes; writes the gradebook"))
+    alike = _instructors(commands, "similar", "show code that submissions of a class share")
+    alike.description = "Compare a class. A pair is something to look at; no score changes."
+    alike.add_argument("source", type=Path, help="folder or .zip: what the platform handed out")
+    alike.add_argument("--out", type=Path, required=True, help="folder for page and table")
+    alike.add_argument("--pattern", metavar="REGEX", help="another layout; has (?P<student_id>)")
+    alike.add_argument("--show", type=_count, default=50, help="most pairs on the page (50)")
+    alike.add_argument(
+        "--least", type=float, default=0.3, metavar="SHARE", help="least weighted share (0.3)"
+    )
+    alike.add_argument("--quiet", action="store_true", help="no progress bar")
     handout = _instructors(commands, "release", "build what students get")
     handout.add_argument("--out", type=Path, default=Path("dist"), help="folder (dist)")
     books = commands.add_parser("notebooks", help="run the notebooks with a tree, as pages to read")
