@@ -20,7 +20,6 @@ import io
 import json
 import math
 import sys
-import tempfile
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,15 +32,15 @@ from rich.console import Console
 from rich.progress import track
 
 from grader import settings
-from grader.batch import reader
 from grader.batch.command import CANNOT_RUN
+from grader.batch.loop import read
 from grader.collect import Collected, CollectError, collect
+from grader.csvtext import cell
 from grader.files import replace_file
 from grader.locate import PACKAGE
-from grader.platforms.common import plain
-from grader.platforms.nbgrader_csv import cell
 from grader.report_html import template
 from grader.settings import Settings
+from grader.text import plain
 
 STARTER = Path(__file__).resolve().parent.parent / "starter" / PACKAGE
 
@@ -354,8 +353,8 @@ def main(options: argparse.Namespace) -> int:
     replace_file(out / "similar.html", page.encode())
     same = sum(pair.identical for pair in telling)
     print(
-        f"{len(class_of)} submissions; pairs to look at: {len(telling)}, of them identical: {same}; "
-        f"no score changes\npage: {out / 'similar.html'}   table: {out / 'similar.csv'}"
+        f"{len(class_of)} submissions; pairs to look at: {len(telling)}, "
+        f"of them identical: {same}; no score changes\npage: {out / 'similar.html'}   table: {out / 'similar.csv'}"
     )
     return 0
 
@@ -376,18 +375,17 @@ def read_class(
     known = Cache(out / CACHE, handout)
     found, who = [], {}
     console = Console(stderr=True, quiet=quiet)
-    with tempfile.TemporaryDirectory(prefix="grader-similar-") as scratch:
-        for one in track(submissions, "reading", console=console, transient=True):
-            staged = reader.read(one, lab, Path(scratch, one.key)).staged
-            if staged is None:
-                continue
-            files = {
-                name: staged.files[path].decode("utf-8", "replace")
-                for name in names
-                if (path := f"{PACKAGE}/{name}") in staged.files
-            }
-            found.append(known.submitted(one.key, files))
-            who[one.key] = one.who
+    for one in track(submissions, "reading", console=console, transient=True):
+        staged, _, _ = read(one, lab)
+        if staged is None:
+            continue
+        files = {
+            name: staged.files[path].decode("utf-8", "replace")
+            for name in names
+            if (path := f"{PACKAGE}/{name}") in staged.files
+        }
+        found.append(known.submitted(one.key, files))
+        who[one.key] = one.who
     known.write()
     return found, who
 
