@@ -354,7 +354,8 @@ def main(options: argparse.Namespace) -> int:
     same = sum(pair.identical for pair in telling)
     print(
         f"{len(class_of)} submissions; pairs to look at: {len(telling)}, "
-        f"of them identical: {same}; no score changes\npage: {out / 'similar.html'}   table: {out / 'similar.csv'}"
+        f"of them identical: {same}; no score changes\n"
+        f"page: {out / 'similar.html'}   table: {out / 'similar.csv'}"
     )
     return 0
 
