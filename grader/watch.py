@@ -55,15 +55,16 @@ class Saves:
         while not self.stop.is_set():
             try:
                 for changes in self._changes(self.tree.stat().st_ino):
-                    if gone:
-                        gone = False
-                        self.names.put("")
-                    for name in {Path(path).name for _, path in changes}:
+                    # A tree that came back is a change in itself.
+                    for name in {Path(path).name for _, path in changes} | (
+                        {""} if gone else set()
+                    ):
                         self.names.put(name)
+                    gone = False
             except OSError:
                 if not gone:
-                    gone = True
                     self.names.put("")
+                gone = True
                 self.stop.wait(LOOK_MS / 1000)
 
     def _changes(self, inode: int) -> Iterator[set[tuple[watchfiles.Change, str]]]:
