@@ -16,7 +16,7 @@ from grader.invariance import DTYPE_WORDS
 from grader.parameters import ProbeConfig
 from grader.result import CheckFailed, Diagnosis, Outcome
 from grader.student_error import StudentError
-from grader.submission import Posted, Question, Submission, build, config, forward
+from grader.submission import Question, Submission, build, config, forward
 
 # For a tree that mixes precisions in float64 but is sound in the float32 it is trained in.
 TOLERANCE_FLOAT32 = 1e-4
@@ -116,11 +116,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Asked:
-    """Questions on their way: what is expected can be computed while the worker answers."""
+    """Questions and their answers."""
 
     submission: Submission
     questions: tuple[Question, ...]
-    posted: Posted
+    given: list[Any]
 
     def answers(self) -> tuple[list[Any], float]:
         """Return the answers, asked again in float32 where they cannot run in float64.
@@ -128,7 +128,7 @@ class Asked:
         Returns:
             The answers, errors among them, and the tolerance that belongs to the precision.
         """
-        answers = self.posted.attempt()
+        answers = self.given
         if not any(isinstance(a, StudentError) and _about_precision(a) for a in answers):
             return answers, TOLERANCE
         again = self.submission.attempt(*map(in_float32, self.questions))
@@ -136,8 +136,8 @@ class Asked:
 
 
 def post(submission: Submission, *questions: Question) -> Asked:
-    """Send the questions in float64 and go on."""
-    return Asked(submission, questions, submission.post(*questions))
+    """Ask the questions in float64."""
+    return Asked(submission, questions, submission.attempt(*questions))
 
 
 def ask(submission: Submission, *questions: Question) -> tuple[list[Any], float]:
