@@ -132,26 +132,17 @@ class Channel:
         """Close this end."""
         self.connection.close()
 
-    def send(self, message: Any, deadline: float = math.inf, max_arrived: int = 0) -> None:
-        """Send one frame before `deadline` (seconds of `time.monotonic`).
-
-        The other side may still be sending an earlier reply and read nothing until that is gone:
-        up to `max_arrived` bytes of it are taken in meanwhile.
-        """
+    def send(self, message: Any, deadline: float = math.inf) -> None:
+        """Send one frame before `deadline` (seconds of `time.monotonic`)."""
         data = memoryview(pack(message))
         while data:
-            can_read, can_write = self._wait(
-                deadline, read=len(self.arrived) < max_arrived, write=True
-            )
-            if can_read:
-                self._take(CHUNK)
-            if can_write:
-                try:
-                    data = data[self.connection.send(data[:CHUNK]) :]
-                except BlockingIOError:
-                    continue
-                except OSError:
-                    raise Closed from None
+            self._wait(deadline, write=True)
+            try:
+                data = data[self.connection.send(data[:CHUNK]) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                raise Closed from None
 
     def _take(self, size: int) -> None:
         """Move up to `size` bytes that have arrived into this process."""
@@ -189,29 +180,23 @@ class Channel:
 
     def _read(self, size: int, deadline: float, watch: Callable[[], None] | None) -> bytes:
         while len(self.arrived) < size:
-            self._wait(deadline, read=True, watch=watch)
+            self._wait(deadline, watch=watch)
             self._take(min(CHUNK, size - len(self.arrived)))
         data = bytes(self.arrived[:size])
         del self.arrived[:size]
         return data
 
     def _wait(
-        self,
-        deadline: float,
-        *,
-        read: bool = False,
-        write: bool = False,
-        watch: Callable[[], None] | None = None,
-    ) -> tuple[bool, bool]:
-        """Wait until the connection can be read or written, as asked; say which it is."""
+        self, deadline: float, *, write: bool = False, watch: Callable[[], None] | None = None
+    ) -> None:
+        """Wait until the connection can be read, or written."""
         me = [self.connection]
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise DeadlinePassed
             pause = min(left, 0.1 if watch else 1.0)
-            ready = select.select(me if read else [], me if write else [], [], pause)
-            if ready[0] or ready[1]:
-                return bool(ready[0]), bool(ready[1])
+            if any(select.select([] if write else me, me if write else [], [], pause)):
+                return
             if watch:
                 watch()

@@ -10,7 +10,7 @@ import numpy as np
 
 from grader.result import CheckFailed, Diagnosis
 from grader.student_error import StudentError
-from grader.workers import Ticket, Worker
+from grader.workers import Worker
 
 Json = dict[str, Any]
 
@@ -112,42 +112,17 @@ def forward(model: str, *calls: Json, **options: Any) -> Question:
     return Question("forward", {"model": model, "calls": list(calls)} | options)
 
 
-@dataclass(frozen=True)
-class Posted:
-    """Questions on their way; answers are collected in the order of posting."""
+def read(worker: Worker, question: Question, answer: Json) -> Any | StudentError:
+    """Return the answer to a question; an error is an answer too.
 
-    worker: Worker
-    questions: tuple[Question, ...]
-    ticket: Ticket
-
-    def attempt(self) -> list[Any | StudentError]:
-        """Return each question's answer; an error is an answer too.
-
-        Raises:
-            WorkerLost: no answer came, or one that its probe cannot have given.
-        """
-        found: list[Any | StudentError] = []
-        for question, answer in zip(self.questions, self.worker.collect(self.ticket), strict=True):
-            if "error" in answer:
-                found.append(described(answer["error"]))
-            elif well_formed(question, answer["value"]):
-                found.append(answer["value"])
-            else:
-                raise self.worker.lie(f"{question.probe} cannot have given this answer")
-        return found
-
-    def answers(self) -> list[Any]:
-        """Return each question's answer.
-
-        Raises:
-            StudentError: the first question that the submission's code failed.
-            WorkerLost: no answer came.
-        """
-        answers = self.attempt()
-        for answer in answers:
-            if isinstance(answer, StudentError):
-                raise answer
-        return answers
+    Raises:
+        WorkerLost: its probe cannot have given it.
+    """
+    if "error" in answer:
+        return described(answer["error"])
+    if not well_formed(question, answer["value"]):
+        raise worker.lie(f"{question.probe} cannot have given this answer")
+    return answer["value"]
 
 
 def well_formed(question: Question, value: Any) -> bool:
@@ -211,17 +186,17 @@ class Submission:
             self._worker.close()
             self._worker = None
 
-    def post(self, *questions: Question, deadline_s: float | None = None) -> Posted:
-        """Send the questions and go on: the worker computes while the referee judges."""
-        worker = self.worker
-        ticket = worker.post([q.to_json() for q in questions], deadline_s)
-        return Posted(worker, questions, ticket)
-
     def attempt(
         self, *questions: Question, deadline_s: float | None = None
     ) -> list[Any | StudentError]:
-        """Return each question's answer; an error is an answer too."""
-        return self.post(*questions, deadline_s=deadline_s).attempt()
+        """Return each question's answer; an error is an answer too.
+
+        Raises:
+            WorkerLost: no answer came, or one that its probe cannot have given.
+        """
+        worker = self.worker
+        given = worker.ask([question.to_json() for question in questions], deadline_s)
+        return [read(worker, q, answer) for q, answer in zip(questions, given, strict=True)]
 
     def ask(self, *questions: Question, deadline_s: float | None = None) -> list[Any]:
         """Return each question's answer.
@@ -230,7 +205,11 @@ class Submission:
             StudentError: the first question that the submission's code failed.
             WorkerLost: no answer came.
         """
-        return self.post(*questions, deadline_s=deadline_s).answers()
+        answers = self.attempt(*questions, deadline_s=deadline_s)
+        for answer in answers:
+            if isinstance(answer, StudentError):
+                raise answer
+        return answers
 
     def call(self, target: str, *args: Any, **kwargs: Any) -> Any:
         """Return what `target` returns, having changed none of its inputs."""
@@ -250,12 +229,10 @@ class Submission:
     def stream(self, question: Question, respond: Callable[[Json], Json]) -> Any:
         """Ask a question whose probe asks back (see `Worker.stream`)."""
         worker = self.worker
-        answer = worker.stream(question.to_json(), respond)
-        if "error" in answer:
-            raise described(answer["error"])
-        if not well_formed(question, answer["value"]):
-            raise worker.lie(f"{question.probe} cannot have given this answer")
-        return answer["value"]
+        answer = read(worker, question, worker.stream(question.to_json(), respond))
+        if isinstance(answer, StudentError):
+            raise answer
+        return answer
 
 
 def tensor(value: Any, shape: tuple[int, ...], what: str, part: str, kind: str = "f") -> np.ndarray:

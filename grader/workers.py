@@ -7,11 +7,10 @@ import math
 import shutil
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
@@ -43,14 +42,6 @@ class WorkerLost(Exception):
         return files[-1].rpartition("/")[2] if files else ""
 
 
-class Ticket(NamedTuple):
-    """A frame of questions that was sent: its number, how many, seconds its answer may take."""
-
-    number: int
-    questions: int
-    seconds: float
-
-
 class Worker:
     """One confined process and the only way to talk to it."""
 
@@ -64,8 +55,6 @@ class Worker:
         self.channel = frames.Channel(connection)
         self.alive = True
         self.count = 0
-        self.posted: deque[Ticket] = deque()
-        self.kept: dict[int, list[dict[str, Any]]] = {}
         self.layers: dict[str, str] = {}
         self.hurried = False
         self.late = math.inf
@@ -99,38 +88,18 @@ class Worker:
             reason = self.log.text().strip() or type(error).__name__
             raise WorkersUnavailable(f"a worker could not start: {reason[-1000:]}") from None
 
-    def post(self, questions: list[dict[str, Any]], deadline_s: float | None = None) -> Ticket:
-        """Send the questions in one frame and go on; `collect` brings their answers.
-
-        Raises:
-            WorkerLost: the frame did not go out before the deadline, or the process died.
-        """
-        self.count += 1
-        seconds = deadline_s or self.limits.question_s
-        ticket = Ticket(self.count, len(questions), seconds)
-        with self._losing(seconds):
-            message = {"id": ticket.number, "questions": questions}
-            self.channel.send(message, time.monotonic() + seconds, self.limits.reply_mib << 20)
-        self.posted.append(ticket)
-        return ticket
-
-    def collect(self, ticket: Ticket) -> list[dict[str, Any]]:
-        """Return the answers to posted questions, in order; earlier ones are kept for later.
-
-        Raises:
-            WorkerLost: the deadline passed, the process died, or the frame broke the rules.
-        """
-        while ticket.number not in self.kept:
-            oldest = self.posted[0]
-            with self._losing(oldest.seconds):
-                self._keep(self._next(time.monotonic() + oldest.seconds))
-        return self.kept.pop(ticket.number)
-
     def ask(
         self, questions: list[dict[str, Any]], deadline_s: float | None = None
     ) -> list[dict[str, Any]]:
-        """Post the questions and collect their answers."""
-        return self.collect(self.post(questions, deadline_s))
+        """Send the questions in one frame and return their answers, in order.
+
+        Raises:
+            WorkerLost: a deadline passed, the process died, or the frame broke the rules.
+        """
+        seconds = deadline_s or self.limits.question_s
+        with self._losing(seconds):
+            self._send(questions, time.monotonic() + seconds)
+            return self._answers(self._next(time.monotonic() + seconds), len(questions))
 
     def stream(
         self,
@@ -147,19 +116,21 @@ class Worker:
         """
         whole = self.limits.training_s
         deadline = time.monotonic() + whole
-        ticket = self.post([question], whole)
         patience = self.limits.step_s
+        with self._losing(whole):
+            self._send([question], deadline)
         while True:
             with self._losing(min(patience, whole)):
                 message = self._next(min(deadline, time.monotonic() + patience))
-                if "answers" not in message:
-                    reply = respond(message)
-                    patience = whole if "end" in reply else self.limits.step_s
-                    self.channel.send(reply, min(deadline, time.monotonic() + patience))
-                    continue
-                self._keep(message)
-                if ticket.number in self.kept:
-                    return self.kept.pop(ticket.number)[0]
+                if "answers" in message:
+                    return self._answers(message, 1)[0]
+                reply = respond(message)
+                patience = whole if "end" in reply else self.limits.step_s
+                self.channel.send(reply, min(deadline, time.monotonic() + patience))
+
+    def _send(self, questions: list[dict[str, Any]], deadline: float) -> None:
+        self.count += 1
+        self.channel.send({"id": self.count, "questions": questions}, deadline)
 
     def _next(self, deadline: float) -> dict[str, Any]:
         self.late = time.monotonic() + self.limits.import_s
@@ -168,16 +139,15 @@ class Worker:
             raise frames.ProtocolError("the frame holds no message")
         return message
 
-    def _keep(self, message: dict[str, Any]) -> None:
-        """Keep the answers to the oldest posted questions, whose turn it is."""
-        ticket = self.posted.popleft()
+    def _answers(self, message: dict[str, Any], number: int) -> list[dict[str, Any]]:
+        """Return so many answers to the last questions."""
         answers = message.get("answers")
-        if message.get("id") != ticket.number or not isinstance(answers, list):
+        if message.get("id") != self.count or not isinstance(answers, list):
             raise frames.ProtocolError("the answers do not belong to the questions")
         right = all(isinstance(a, dict) and set(a) in ({"value"}, {"error"}) for a in answers)
-        if len(answers) != ticket.questions or not right:
+        if len(answers) != number or not right:
             raise frames.ProtocolError("the answer has not the form of an answer")
-        self.kept[ticket.number] = answers
+        return answers
 
     @contextlib.contextmanager
     def _losing(self, seconds: float) -> Iterator[None]:

@@ -153,9 +153,9 @@ class Replay(Submission):
             raise WorkerLost("protocol", "the answers do not belong to the questions")
         return answers
 
-    def post(self, *questions: Question, deadline_s: float | None = None) -> Any:
+    def attempt(self, *questions: Question, deadline_s: float | None = None) -> list[Any]:
         """Answer at once."""
-        return Replied(self, questions, self.reply(questions))
+        return checked(questions, self.reply(questions))
 
     def another(self) -> Replay:
         """Answer in one order, whichever worker is asked."""
@@ -165,28 +165,18 @@ class Replay(Submission):
         """Draw every batch, then answer."""
         for number in range(SHORT.recipe.steps + 1):
             respond({"draw": number})
-        return Replied(self, (question,), self.reply((question,))).answers()[0]
+        (answer,) = checked((question,), self.reply((question,)))
+        if isinstance(answer, StudentError):
+            raise answer
+        return answer
 
 
-class Replied:
-    """Answers that have come."""
-
-    def __init__(self, proxy: Replay, questions: tuple[Question, ...], answers: list[Any]) -> None:
-        self.proxy, self.questions, self.given = proxy, questions, answers
-
-    def attempt(self) -> list[Any]:
-        """Return the answers as `Posted.attempt` would."""
-        for question, answer in zip(self.questions, self.given, strict=True):
-            if not isinstance(answer, StudentError) and not well_formed(question, answer):
-                raise WorkerLost("protocol", f"{question.probe} cannot have given this answer")
-        return self.given
-
-    def answers(self) -> list[Any]:
-        """Return the answers, or raise the first error."""
-        for answer in self.attempt():
-            if isinstance(answer, StudentError):
-                raise answer
-        return self.given
+def checked(questions: tuple[Question, ...], answers: list[Any]) -> list[Any]:
+    """Return answers that their probes can have given."""
+    for question, answer in zip(questions, answers, strict=True):
+        if not isinstance(answer, StudentError) and not well_formed(question, answer):
+            raise WorkerLost("protocol", f"{question.probe} cannot have given this answer")
+    return answers
 
 
 class Keeping(Submission):
@@ -198,11 +188,11 @@ class Keeping(Submission):
         """Keep in one order what is asked of whichever worker."""
         return self
 
-    def post(self, *questions: Question, deadline_s: float | None = None) -> Any:
-        """Ask, and keep the answers at once: posting order is the order of the replay."""
-        answers = super().post(*questions, deadline_s=LAB.limits.check_s).attempt()
+    def attempt(self, *questions: Question, deadline_s: float | None = None) -> list[Any]:
+        """Ask, and keep the answers."""
+        answers = super().attempt(*questions, deadline_s=LAB.limits.check_s)
         self.kept.append(answers)
-        return Replied(self, questions, answers)  # type: ignore[arg-type]
+        return answers
 
     def stream(self, question: Question, *args: Any, **kwargs: Any) -> Any:
         """Ask and keep the answer."""

@@ -114,9 +114,8 @@ def test_worker_returns_what_the_code_returns(submission):
 
 
 def test_answers_come_in_the_order_of_asking(submission):
-    posted = [submission.post(call("masks.double", np.full((1,), float(i)))) for i in range(5)]
-    values = [p.answers()[0]["value"][0] for p in reversed(posted)]
-    assert values == [8.0, 6.0, 4.0, 2.0, 0.0]
+    given = submission.ask(*(call("masks.double", np.full((1,), float(i))) for i in range(5)))
+    assert [answer["value"][0] for answer in given] == [0.0, 2.0, 4.0, 6.0, 8.0]
 
 
 def test_argument_changed_in_place_is_named(submission):
