@@ -237,6 +237,14 @@ def test_accuracies_count_real_targets_only():
     assert baseline == (2, pytest.approx(3 / 7), pytest.approx(1 / 3))
 
 
+def test_baseline_takes_its_token_from_the_training_targets():
+    training = torch.tensor([[3, 3, 2, 0], [3, 2, 0, 0]])
+    baseline = most_common_baseline(judged()[1], training_targets=training)
+    assert baseline == (3, pytest.approx(2 / 7), 0.0)
+    with pytest.raises(ValueError, match="every one of the 2 targets is padding"):
+        most_common_baseline(judged()[1], training_targets=torch.zeros(2, dtype=torch.int64))
+
+
 def test_exact_match_ends_at_eos_and_wants_it():
     generated = torch.tensor([[3, 4, 2, 9], [3, 4, 9, 2], [5, 2, 2, 2], [5, 6, 7, 8], [2, 2, 2, 2]])
     answers = [[3, 4], [3, 4], [5], [5, 6, 7, 8], []]

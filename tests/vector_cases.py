@@ -283,7 +283,8 @@ def replay_metrics(case: Case) -> Outcome:
     """Judge given logits."""
     logits, targets = case.inputs["logits"], case.inputs["targets"]
     pad_id = case.settings["pad_id"]
-    # The source scores whole rows of the most common token.
+    # The source takes the most common token of the training targets. These files hold none, so
+    # it is that of the targets themselves here, scored on whole rows.
     baseline = most_common_baseline(targets, pad_id).sequence_accuracy
     return {
         "loss": masked_cross_entropy(logits, targets, pad_id),
