@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from .cache import DecodingCache
     from .checkpoint import load_checkpoint, save_checkpoint, verify_checkpoint
     from .config import LAB, LAB_RECIPE, LLAMA_STYLE, VANILLA_2017, ModelConfig, TrainingRecipe
-    from .convert import convert
     from .data import SequenceBatch, cyclic_batches, sequence_batches
     from .decoder import CausalBlock, Decoder, DecoderBlock
     from .encoder import Encoder, EncoderBlock
@@ -38,7 +37,6 @@ _HOMES = {
     "VANILLA_2017": "config",
     "ModelConfig": "config",
     "TrainingRecipe": "config",
-    "convert": "convert",
     "SequenceBatch": "data",
     "cyclic_batches": "data",
     "sequence_batches": "data",
@@ -85,7 +83,6 @@ __all__ = [
     "TrainingRecipe",
     "causal_mask",
     "combine_masks",
-    "convert",
     "count_params",
     "cyclic_batches",
     "evaluating",
