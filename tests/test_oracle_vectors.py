@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vector_cases import RENAMED, Case, modern_config, modern_name, our_config
+from vector_cases import ATTENTION_NAMES, RENAMED, Case, modern_config, modern_name, our_config
 
 from grader.oracle import attention, layers, models, training
 from grader.oracle.scope import Scope
@@ -59,9 +59,9 @@ def buckets(case: Case, inputs: Outcome) -> Outcome:
 
 
 def attend(case: Case, inputs: Outcome) -> Outcome:
-    ours = {"key_padding_mask": "key_valid", "query_padding_mask": "query_valid"}
-    inputs = {ours.get(name, name): array for name, array in inputs.items()}
+    inputs = {ATTENTION_NAMES.get(name, name): array for name, array in inputs.items()}
     options = case.settings.get("kwargs", {"causal": True})  # cached steps see what came before
+    options = {ATTENTION_NAMES.get(name, name): value for name, value in options.items()}
     scope = scope_of(case)
     y = attention.multi_head_attention(scope, **inputs, **options, rope=case.settings["rope"])
     return {"y": y}

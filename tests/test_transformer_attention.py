@@ -224,6 +224,29 @@ def test_layer_refuses_a_score_bias_and_masks_that_do_not_fit_the_scores(own, qu
             layer(query, source, attention_mask=torch.ones(shape, dtype=torch.bool))
 
 
+@pytest.mark.parametrize("shape", [(5, 1), (1, 5), (1, 1), (2, 1, 5), (1, 5, 5), (2, 1, 5, 1)])
+def test_layer_refuses_attention_masks_that_do_not_name_every_query_and_key(shape):
+    attention, x = MultiHeadAttention(CONFIG, rope=False), torch.randn(2, 5, CONFIG.d_model)
+    with pytest.raises(ValueError, match=r"attention_mask must broadcast to \(2, 6, 5, 5\)"):
+        attention(x, attention_mask=torch.ones(shape, dtype=torch.bool))
+
+
+def test_mask_must_name_every_key():
+    q = torch.randn(2, 3, 5, 7)
+    with pytest.raises(ValueError, match="each of 5 keys, got shape"):
+        scaled_dot_product_attention(q, q, q, torch.ones(2, 1, 5, 1, dtype=torch.bool))
+
+
+def test_offsets_that_leave_no_key_are_named():
+    attention, x = MultiHeadAttention(CONFIG, rope=False), torch.randn(2, 5, CONFIG.d_model)
+    memory = torch.randn(2, 7, CONFIG.d_model)
+    with pytest.raises(ValueError, match="at least one key, .*query_offset 1 and key_offset 3"):
+        attention(x, memory, causal=True, query_offset=1, key_offset=3)
+    # A padded query never raises.
+    valid = torch.tensor([[False, False, True, True, True]] * 2)
+    attention(x, memory, causal=True, query_offset=1, key_offset=3, query_valid=valid)
+
+
 def test_layer_refuses_validity_that_is_not_bool():
     with pytest.raises(TypeError, match="query_valid must be bool"):
         attention()(torch.ones(B, T, 66), query_valid=torch.ones(B, T))

@@ -59,6 +59,30 @@ def test_checkpoint_reloads_to_an_identical_model(tmp_path, parts):
     assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_verification_of_a_single_token_finds_a_right_checkpoint_right(tmp_path, seed):
+    torch.manual_seed(seed)
+    path = tmp_path / "model.safetensors"
+    for model in (Seq2SeqTransformer(ModelConfig()), DecoderOnlyTransformer(CONFIG)):
+        save_checkpoint(model, path)
+        token = torch.full((1, 1), 5)
+        inputs = (token, token) if isinstance(model, Seq2SeqTransformer) else (token,)
+        verify_checkpoint(model, path, inputs)
+
+
+def test_loaded_model_does_not_change_with_its_file(tmp_path):
+    path = tmp_path / "model.safetensors"
+    model = DecoderOnlyTransformer(CONFIG)
+    save_checkpoint(model, path)
+    loaded, tokens = load_checkpoint(path), ids()
+    before = loaded(tokens)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-4000] + bytes(4000))  # in place: the same file, other weights
+    assert torch.equal(loaded(tokens), before)
+    path.write_bytes(whole[:100])
+    assert torch.equal(loaded(tokens), before)
+
+
 def test_verification_notices_other_weights(tmp_path):
     model, path = DecoderOnlyTransformer(CONFIG), tmp_path / "model.safetensors"
     save_checkpoint(model, path)
@@ -211,6 +235,14 @@ def test_accuracies_count_real_targets_only():
     assert sequence_accuracy(*judged()) == pytest.approx(2 / 3)
     baseline = most_common_baseline(judged()[1])
     assert baseline == (2, pytest.approx(3 / 7), pytest.approx(1 / 3))
+
+
+def test_baseline_takes_its_token_from_the_training_targets():
+    training = torch.tensor([[3, 3, 2, 0], [3, 2, 0, 0]])
+    baseline = most_common_baseline(judged()[1], training_targets=training)
+    assert baseline == (3, pytest.approx(2 / 7), 0.0)
+    with pytest.raises(ValueError, match="every one of the 2 targets is padding"):
+        most_common_baseline(judged()[1], training_targets=torch.zeros(2, dtype=torch.int64))
 
 
 def test_exact_match_ends_at_eos_and_wants_it():

@@ -1,11 +1,17 @@
 """The command line of the package, run as a program would be."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
-from transformer.__main__ import main
+import transformer
+from transformer.__main__ import main, parse, run
 from transformer.checkpoint import load_checkpoint
-from transformer.models import DecoderOnlyTransformer
+from transformer.metrics import most_common_baseline
+from transformer.models import DecoderOnlyTransformer, Seq2SeqTransformer
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +37,7 @@ def test_seq2seq_reports_shapes_losses_and_accuracies(capsys):
     for name in (
         "final loss, step 3",
         "held-out loss",
-        "most common token",
+        "most common training token",
         "teacher-forced token accuracy",
         "teacher-forced exact accuracy",
         "free-running exact accuracy",
@@ -42,7 +48,7 @@ def test_seq2seq_reports_shapes_losses_and_accuracies(capsys):
 def test_quick_copy_of_one_length_is_learned_to_some_degree(capsys):
     assert main(["seq2seq", "--quick", "--task", "copy", "--fixed-length"]) == 0
     reported = lines(capsys.readouterr().out)
-    baseline = float(reported["most common token"].split()[2])
+    baseline = float(reported["most common training token"].split()[2])
     assert float(reported["teacher-forced token accuracy"]) > 2 * baseline
 
 
@@ -85,6 +91,8 @@ def test_same_seed_gives_the_same_report(capsys):
         (["seq2seq", "--steps", "0"], "steps must be at least 1, got 0"),
         (["seq2seq", "--min-length", "9"], "min 9 and max 7"),
         (["decoder-only", "--pattern", "1"], "got 1 out of 13"),
+        (["decoder-only", "--length", "1"], "length of at least 2, got 1"),
+        (["seq2seq", "--threads", "0"], "--threads must be at least 1, got 0"),
         (["decoder-only", "--length", "600", "--quick"], "length 601 does not fit max_len 512"),
         (["seq2seq", "--seed", "-1"], "--seed must be from 0 to 2**63 - 2, got -1"),
         (["decoder-only", "--seed", "9223372036854775807"], "got 9223372036854775807"),
@@ -97,13 +105,82 @@ def test_options_out_of_range_are_one_line_and_exit_2(capsys, command, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [(".", "must name a file"), ("missing/x", "a folder that exists")]
+    ("name", "message"), [(".", "must name a file"), ("file/x", "File exists")]
 )
 def test_checkpoint_without_a_place_is_refused_before_training(capsys, tmp_path, name, message):
+    (tmp_path / "file").touch()
     assert main(["seq2seq", "--checkpoint", str(tmp_path / name)]) == 2
     captured = capsys.readouterr()
-    assert message in captured.err and str(tmp_path / name) in captured.err
+    assert message in captured.err and str((tmp_path / name).parent) in captured.err
     assert captured.out == ""
+
+
+def test_checkpoint_makes_its_folder(capsys, tmp_path):
+    path = tmp_path / "new" / "folder" / "a"
+    assert main(["seq2seq", "--quick", "--steps", "1", "--checkpoint", str(path)]) == 0
+    assert isinstance(load_checkpoint(path), Seq2SeqTransformer)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_stopped_training_is_one_line_and_130_and_saves_what_was_asked_for(
+    capsys, tmp_path, monkeypatch, asked
+):
+    def stopped(model, batches, recipe):
+        for _ in zip(range(3), batches, strict=False):
+            pass
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("transformer.__main__.train", stopped)
+    path = tmp_path / "model.safetensors"
+    assert main(["seq2seq", "--quick", *(["--checkpoint", str(path)] if asked else [])]) == 130
+    error = capsys.readouterr().err
+    assert error.startswith("stopped at step 3 of 40") and error.count("\n") == 1
+    assert path.exists() == asked == (str(path) in error)
+
+
+def test_threads_are_one_unless_asked_for(capsys):
+    for words, threads in (([], 1), (["--threads", "2"], 2)):
+        torch.set_num_threads(3)
+        assert main(["decoder-only", "--quick", "--steps", "1", *words]) == 0
+        assert torch.get_num_threads() == threads
+
+
+def test_run_returns_what_it_reports(capsys):
+    figures = run(parse(["decoder-only", "--quick", "--steps", "2"]))
+    reported = lines(capsys.readouterr().out)
+    assert reported["held-out loss"] == f"{figures['held_out_loss']:.4f} nats per token"
+    assert reported["final loss, step 2"] == f"{figures['final_loss']:.4f} nats per token"
+    assert reported["parameters"] == f"{figures['parameters']:,}"
+    for name in ("first_loss", "baseline_accuracy", "exact_accuracy", "free_running_accuracy"):
+        assert name in figures
+
+
+def test_baseline_comes_from_training_and_held_out_starts_are_told(capsys, monkeypatch):
+    seen = []
+
+    def spied(targets, **options):
+        seen.append(options["training_targets"])
+        return most_common_baseline(targets, **options)
+
+    monkeypatch.setattr("transformer.__main__.most_common_baseline", spied)
+    assert main(["decoder-only", "--quick", "--steps", "2"]) == 0
+    assert len(seen[0]) == 2 * 32 * 17
+    assert lines(capsys.readouterr().out)["held-out starts"].startswith("2 of 13;")
+
+
+def test_reader_that_leaves_is_no_error(tmp_path):
+    words = [sys.executable, "-m", "transformer", "seq2seq", "--quick", "--steps", "2"]
+    words += ["--checkpoint", str(tmp_path / "a")]
+    folder = Path(transformer.__file__).resolve().parent.parent
+    with subprocess.Popen(
+        words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None and child.stderr is not None
+        assert child.stdout.readline().startswith("parameters")  # there at once, not at the end
+        child.stdout.close()
+        assert child.stderr.read() == ""
+        assert child.wait(60) == 0
+    assert (tmp_path / "a").exists()
 
 
 def test_unknown_words_are_usage_errors(capsys):

@@ -99,6 +99,26 @@ def test_cyclic_rows_walk_round_the_pattern_from_every_start():
     assert {tuple(a) for a in batch.answers} == {(3, 4, 5, 3, 4), (4, 5, 3, 4, 5), (5, 3, 4, 5, 3)}
 
 
+@pytest.mark.parametrize("pattern", [2, 3, 5, 13])
+def test_cyclic_rows_of_training_and_held_out_rows_are_disjoint(pattern):
+    rows = {
+        held_out: {
+            tuple(answer)
+            for batch in cyclic_batches(
+                steps=3, batch_size=97, seed=3, pattern=pattern, length=7, held_out=held_out
+            )
+            for answer in batch.answers
+        }
+        for held_out in (None, True, False)
+    }
+    assert rows[True] and rows[False] and not rows[True] & rows[False]
+    assert rows[None] == rows[True] | rows[False] and len(rows[None]) == pattern
+    # Every step of the cycle is walked in training.
+    assert {pair for row in rows[False] for pair in itertools.pairwise(row)} == {
+        pair for row in rows[None] for pair in itertools.pairwise(row)
+    }
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -106,7 +126,7 @@ def test_cyclic_rows_walk_round_the_pattern_from_every_start():
         ({"vocab_size": 4}, "got 5 out of 1"),
         ({"vocab_size": 2}, "got 5 out of 0"),
         ({"pattern": 14}, "a pattern of 14 ids does not fit 13 data ids"),
-        ({"length": 0}, "length must be at least 1, got 0"),
+        ({"length": 1}, "length of at least 2, got 1"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
     ],
 )

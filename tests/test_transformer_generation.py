@@ -1,6 +1,7 @@
 """Greedy decoding: ends, padding, prompts of unequal length, modes."""
 
 from dataclasses import replace
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -153,6 +154,27 @@ def test_modes_come_back_after_an_error():
         raise KeyError
     assert all(module.training for module in model.modules())
     assert torch.is_grad_enabled()
+
+
+def test_modes_come_back_after_several_threads_have_evaluated():
+    model = Seq2SeqTransformer(CONFIG).train()
+    model.encoder.eval()
+    before = [module.training for module in model.modules()]
+    first_is_in, first_may_leave = Event(), Event()
+
+    def first() -> None:
+        with evaluating(model):
+            first_is_in.set()
+            first_may_leave.wait(10)
+
+    thread = Thread(target=first)
+    thread.start()
+    first_is_in.wait(10)
+    with evaluating(model.decoder):  # enters second and leaves last
+        first_may_leave.set()
+        thread.join(10)
+        assert not any(module.training for module in model.decoder.modules())
+    assert [module.training for module in model.modules()] == before
 
 
 @pytest.mark.parametrize("use_cache", [True, False])

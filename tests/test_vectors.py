@@ -40,13 +40,31 @@ def corrupted(source: Path, target: Path, name: str) -> None:
         ("loss_and_accuracy", "out.baseline"),
     ],
 )
-def test_folder_fails_at_the_first_vector_that_differs(
+def test_a_vector_that_differs_does_not_stop_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], stem: str, name: str
 ) -> None:
-    corrupted(VECTORS / f"{stem}.safetensors", tmp_path / "a.safetensors", name)
-    corrupted(VECTORS / f"{stem}.safetensors", tmp_path / "b.safetensors", name)
+    vector = VECTORS / f"{stem}.safetensors"
+    corrupted(vector, tmp_path / "a.safetensors", name)
+    (tmp_path / "b.safetensors").write_bytes(vector.read_bytes())
     assert vector_cases.main(tmp_path) == 1
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["DIFFERS"]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["DIFFERS", "agrees", "1"]
+
+
+def test_every_file_gets_a_line_whatever_it_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = (VECTORS / "parts_layernorm.safetensors").read_bytes()
+    (tmp_path / "a_cut_short.safetensors").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "b_empty.safetensors").write_bytes(b"")
+    save_file({"out.y": vector_cases.torch.ones(1)}, tmp_path / "c_no_metadata.safetensors")
+    bad = {"case": '{"op": "attention", "rope": true, "kwargs": {}}'}
+    save_file({"out.y": vector_cases.torch.ones(1)}, tmp_path / "d_no_sizes.safetensors", bad)
+    (tmp_path / "e_whole.safetensors").write_bytes(whole)
+    assert vector_cases.main(tmp_path) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["FAILS"] * 4 + ["agrees", "1"]
+    assert "a_cut_short" in lines[0] and "metadata hold no case" in lines[2]
 
 
 def test_folder_without_vectors_cannot_be_compared(

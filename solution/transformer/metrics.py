@@ -53,19 +53,24 @@ def sequence_accuracy(logits: Tensor, targets: Tensor, pad_id: int = PAD) -> flo
     return (right | ~real).all(dim=1).double().mean().item()
 
 
-def most_common_baseline(targets: Tensor, pad_id: int = PAD) -> Baseline:
-    """Score the answer that is always the most common real target.
+def most_common_baseline(
+    targets: Tensor, pad_id: int = PAD, training_targets: Tensor | None = None
+) -> Baseline:
+    """Score the answer that is always the most common real target of the training.
 
     Args:
-        targets: (B, T) int64.
+        targets: (B, T) int64, what is scored.
         pad_id: Id of the targets that do not count.
+        training_targets: int64 of any shape, where the token is the most common one; None =
+            targets, which flatters the baseline: no training tells it their most common token.
 
     Raises:
         ValueError: No real target.
     """
-    real = targets[targets != pad_id]
+    counted = targets if training_targets is None else training_targets
+    real = counted[counted != pad_id]
     if not len(real):
-        raise ValueError(f"every one of the {targets.numel()} targets is padding (id {pad_id})")
+        raise ValueError(f"every one of the {counted.numel()} targets is padding (id {pad_id})")
     token_id = int(real.bincount().argmax())
     right, real = _judge(torch.full_like(targets, token_id), targets, pad_id)
     return Baseline(

@@ -2,8 +2,9 @@
 
 import argparse
 import math
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,16 @@ from torch import Tensor
 
 from .checkpoint import KINDS, Model, save_checkpoint, verify_checkpoint
 from .config import LAB, LAB_RECIPE, LARGER, LLAMA_STYLE, VANILLA_2017, ModelConfig
-from .data import BOS, PAD, TASKS, SequenceBatch, cyclic_batches, sequence_batches
+from .data import (
+    BOS,
+    FIRST_DATA_ID,
+    PAD,
+    TASKS,
+    SequenceBatch,
+    cyclic_batches,
+    held_out_starts,
+    sequence_batches,
+)
 from .generation import evaluating, generate_decoder_only, generate_seq2seq
 from .metrics import exact_match, most_common_baseline, sequence_accuracy, token_accuracy
 from .models import Seq2SeqTransformer, count_params
@@ -43,8 +53,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     seq2seq.add_argument("--max-length", type=int, default=7)
     seq2seq.add_argument("--fixed-length", action="store_true", help="only the longest length")
     decoder_only = models.add_parser("decoder-only", help="decoder alone, on a cyclic pattern")
-    decoder_only.add_argument("--pattern", type=int, default=5, help="number of ids in the cycle")
-    decoder_only.add_argument("--length", type=int, default=12)
+    decoder_only.add_argument("--pattern", type=int, help="ids in the cycle (default: all)")
+    decoder_only.add_argument("--length", type=int, default=16)
     for model in (seq2seq, decoder_only):
         model.add_argument("--config", choices=CONFIGS, default="lab")
         model.add_argument("--large", action="store_true", help="width 64 and 2 layers")
@@ -52,6 +62,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         model.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} small steps")
         model.add_argument("--seed", type=int, default=0)
         model.add_argument("--checkpoint", type=Path, help="save here and prove that it reloads")
+        model.add_argument(
+            "--threads", type=int, default=1, help="default 1: a small model gains nothing by more"
+        )
     return parser.parse_args(arguments)
 
 
@@ -74,8 +87,9 @@ def draw(
             batch_size=rows,
             seed=seed,
             vocab_size=config.vocab_size,
-            pattern=options.pattern,
+            pattern=cycle_of(options, config),
             length=options.length,
+            held_out=held_out,
         )
     return sequence_batches(
         options.task,
@@ -87,6 +101,11 @@ def draw(
         max_length=options.max_length,
         held_out=held_out,
     )
+
+
+def cycle_of(options: argparse.Namespace, config: ModelConfig) -> int:
+    """Return the number of ids in the cycle: as asked for, or all that carry data."""
+    return config.vocab_size - FIRST_DATA_ID if options.pattern is None else options.pattern
 
 
 def free_running_accuracy(model: Model, batch: SequenceBatch) -> float:
@@ -106,62 +125,131 @@ def free_running_accuracy(model: Model, batch: SequenceBatch) -> float:
     return exact_match(written[:, 2:], [answer[1:] for answer in batch.answers])
 
 
-def evaluate(model: Model, batch: SequenceBatch) -> tuple[Tensor, ...]:
-    """Print how the model does on held-out rows and return what it was called with.
+def evaluate(
+    model: Model, batch: SequenceBatch, training_targets: Tensor
+) -> tuple[tuple[Tensor, ...], dict[str, float]]:
+    """Print how the model does on held-out rows.
 
     Args:
         model: Either model.
         batch: Held-out rows.
+        training_targets: Where the most common token is counted, int64 of any shape.
+
+    Returns:
+        What the model was called with, and the figures by name.
     """
+    decoder_inputs, targets = judged(batch)
+    inputs = (*batch.context, decoder_inputs)
+    with evaluating(model):
+        logits = model(*inputs)
+    baseline = most_common_baseline(targets, training_targets=training_targets)
+    figures = {
+        "held_out_loss": masked_cross_entropy(logits, targets).item(),
+        "baseline_token": baseline.token_id,
+        "baseline_accuracy": baseline.token_accuracy,
+        "token_accuracy": token_accuracy(logits, targets),
+        "exact_accuracy": sequence_accuracy(logits, targets),
+        "free_running_accuracy": free_running_accuracy(model, batch),
+    }
+    report("held-out loss", f"{figures['held_out_loss']:.4f} nats per token")
+    report(
+        "most common training token",
+        f"id {baseline.token_id}, {baseline.token_accuracy:.4f} of held-out targets",
+    )
+    report("teacher-forced token accuracy", f"{figures['token_accuracy']:.4f}")
+    report("teacher-forced exact accuracy", f"{figures['exact_accuracy']:.4f}")
+    report("free-running exact accuracy", f"{figures['free_running_accuracy']:.4f}")
+    return inputs, figures
+
+
+def judged(batch: SequenceBatch) -> tuple[Tensor, Tensor]:
+    """Return decoder inputs and the targets that count, PAD elsewhere, (B, T) int64 each."""
     decoder_inputs, targets = teacher_forcing(batch.answers)
     if batch.source is None:
         targets = targets.clone()
         targets[:, 0] = PAD
-    inputs = (*batch.context, decoder_inputs)
-    with evaluating(model):
-        logits = model(*inputs)
-    baseline = most_common_baseline(targets)
-    report("held-out loss", f"{masked_cross_entropy(logits, targets).item():.4f} nats per token")
-    report("most common token", f"id {baseline.token_id}, {baseline.token_accuracy:.4f} of targets")
-    report("teacher-forced token accuracy", f"{token_accuracy(logits, targets):.4f}")
-    report("teacher-forced exact accuracy", f"{sequence_accuracy(logits, targets):.4f}")
-    report("free-running exact accuracy", f"{free_running_accuracy(model, batch):.4f}")
-    return inputs
+    return decoder_inputs, targets
 
 
 def report(name: str, value: str) -> None:
     """Print one aligned line."""
-    print(f"{name:<31}{value}")
+    say(f"{name:<31}{value}")
 
 
-def require_file_name(path: Path) -> None:
-    """Refuse, before the training rather than after it, what a checkpoint cannot be called.
+def say(text: str, end: str = "\n") -> bool:
+    """Print at once, also into a pipe, and tell whether anybody still reads.
+
+    A reader that has left (as in `| head`) is no error: from then on the text goes nowhere.
+    """
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
+
+
+def prepare_checkpoint(path: Path) -> None:
+    """Make the folder of a checkpoint, and refuse what it cannot be called before the training.
 
     Args:
         path: Where the checkpoint will be.
 
     Raises:
-        ValueError: The path is a folder, or the folder that it names does not exist.
+        OSError: The folder cannot be made.
+        ValueError: The path is a folder.
     """
     if path.is_dir():
         raise ValueError(f"--checkpoint must name a file, got the folder {path}")
-    if not path.parent.is_dir():
-        raise ValueError(f"--checkpoint must be in a folder that exists, got {path}")
+    path.parent.mkdir(parents=True, exist_ok=True)
 
 
-def run(options: argparse.Namespace) -> None:
-    """Train, evaluate and, when asked, save.
+class Taught:
+    """The batches of a training on their way to it, with progress on a terminal.
+
+    Args:
+        batches: The batches.
+        steps: How many there are.
+    """
+
+    def __init__(self, batches: Iterable[SequenceBatch], steps: int) -> None:
+        self.batches = batches
+        self.steps = steps
+        self.targets: list[Tensor] = []  # of every batch so far, those that count
+
+    def __iter__(self) -> Iterator[SequenceBatch]:
+        from rich.console import Console
+        from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("training"), MofNCompleteColumn(), TimeRemainingColumn())
+        console = Console(stderr=True)
+        shown = console.is_terminal
+        with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+            for batch in progress.track(self.batches, total=self.steps):
+                self.targets.append(judged(batch)[1].flatten())
+                yield batch
+
+
+def run(options: argparse.Namespace) -> dict[str, float]:
+    """Train, save when asked, and evaluate.
 
     Args:
         options: The command line.
 
+    Returns:
+        What was measured, by name: parameters, first_loss, final_loss and the figures on
+        held-out rows.
+
     Raises:
+        KeyboardInterrupt: Somebody stopped the training; what was asked for is saved by then.
+        OSError: The checkpoint cannot be written.
         ValueError: Options out of range.
     """
-    if options.checkpoint is not None:
-        require_file_name(options.checkpoint)
     if not 0 <= options.seed < LARGEST_SEED:
         raise ValueError(f"--seed must be from 0 to 2**63 - 2, got {options.seed}")
+    if options.threads < 1:
+        raise ValueError(f"--threads must be at least 1, got {options.threads}")
+    torch.set_num_threads(options.threads)
     config = CONFIGS[options.config]
     if options.large:
         size = {name: getattr(LARGER, name) for name in ("d_model", "num_layers", "d_ff")}
@@ -171,8 +259,10 @@ def run(options: argparse.Namespace) -> None:
         recipe, rows = replace(recipe, steps=QUICK_STEPS, batch_size=QUICK_ROWS), QUICK_ROWS
     if options.steps is not None:
         recipe = replace(recipe, steps=options.steps)
-    batches = draw(options, config, recipe.steps, recipe.batch_size)
+    batches = Taught(draw(options, config, recipe.steps, recipe.batch_size), recipe.steps)
     held_out = next(draw(options, config, 1, rows, held_out=True))
+    if options.checkpoint is not None:
+        prepare_checkpoint(options.checkpoint)
     torch.manual_seed(options.seed)
     model = KINDS[options.model](config)
 
@@ -184,16 +274,29 @@ def run(options: argparse.Namespace) -> None:
     report("held-out targets", f"{tuple(targets.shape)}")
     report("held-out logits", f"{(*targets.shape, config.vocab_size)}")
     if held_out.source is None:
-        print(FIRST_TOKEN_NOTE)
-    losses = train(model, batches, recipe)
+        starts = cycle_of(options, config)
+        apart = len(held_out_starts(starts))
+        report("held-out starts", f"{apart} of {starts}; no training row begins there")
+        say(FIRST_TOKEN_NOTE)
+    try:
+        losses = train(model, batches, recipe)
+    except KeyboardInterrupt:
+        stopped = f"stopped at step {len(batches.targets)} of {recipe.steps}"
+        if options.checkpoint is not None:
+            save_checkpoint(model, options.checkpoint)
+            stopped += f", the weights so far are in {options.checkpoint}"
+        raise KeyboardInterrupt(stopped) from None
+    if options.checkpoint is not None:
+        save_checkpoint(model, options.checkpoint)
     report("ln V", f"{math.log(config.vocab_size):.4f} nats per token")
     report("first loss", f"{losses[0]:.4f} nats per token")
     report(f"final loss, step {recipe.steps}", f"{losses[-1]:.4f} nats per token")
-    inputs = evaluate(model, held_out)
+    inputs, figures = evaluate(model, held_out, torch.cat(batches.targets))
     if options.checkpoint is not None:
-        save_checkpoint(model, options.checkpoint)
         verify_checkpoint(model, options.checkpoint, inputs)
         report("checkpoint", f"{options.checkpoint}, reloads to identical outputs")
+    losses_by_name = {"first_loss": losses[0], "final_loss": losses[-1]}
+    return {"parameters": count_params(model), **losses_by_name, **figures}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -208,6 +311,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt as stopped:
+        print(f"{stopped or 'stopped'}", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from .cache import CacheSlot
-from .checks import check_attention_inputs, check_broadcast, check_cache, check_shapes
+from .checks import (
+    check_attention_inputs,
+    check_broadcast,
+    check_cache,
+    check_masks,
+    check_shapes,
+)
 from .config import ModelConfig
 from .grouped import attend_from_one_token
 from .kv_cache import KVCache
@@ -169,9 +175,8 @@ class MultiHeadAttention(nn.Module):
                 key. A padded query never raises.
 
         Source: Vaswani et al. 2017, section 3.2.2, arxiv.org/abs/1706.03762. Task 2.3. Hints:
-            1. check_shapes(query, key_value, key_valid, query_valid, self.d_model) and
-               check_cache(key_value, query_offset, key_offset, cache, self.dropout) (given) raise
-               the errors about shapes and offsets.
+            1. self.check (given) raises the errors about shapes and offsets; its arguments are
+               those of forward, in their order, without score_bias.
             2. Project (q_proj, k_proj, v_proj), then split: queries into self.num_heads, keys
                and values into self.num_kv_heads.
             3. Then two given methods, in this order: self.rotate returns queries and keys,
@@ -186,6 +191,31 @@ class MultiHeadAttention(nn.Module):
             7. Merge the heads and apply out_proj; self.dropout belongs on the output too.
         """
         raise NotImplementedError("task 2.3: write MultiHeadAttention.forward in attention.py")
+
+    def check(
+        self,
+        query: Tensor,
+        key_value: Tensor | None,
+        attention_mask: Tensor | None,
+        key_valid: Tensor | None,
+        query_valid: Tensor | None,
+        causal: bool,
+        query_offset: int,
+        key_offset: int,
+        cache: CacheSlot | None,
+    ) -> None:
+        """Refuse what forward cannot read (given); the arguments are those of forward.
+
+        Raises:
+            TypeError: A mask is not bool.
+            ValueError: Shapes or offsets that do not fit.
+        """
+        check_shapes(query, key_value, key_valid, query_valid, self.d_model)
+        check_cache(key_value, query_offset, key_offset, cache, self.dropout)
+        source = query if key_value is None else key_value
+        num_keys = source.shape[1] + (0 if cache is None else cache.length)
+        scores = (query.shape[0], self.num_heads, query.shape[1], num_keys)
+        check_masks(attention_mask, query_valid, scores, causal, query_offset, key_offset)
 
     def rotate(
         self,

@@ -36,6 +36,8 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
     if mask.dtype != torch.bool:
         raise TypeError(f"mask must be bool (True = may attend), got {mask.dtype}")
     check_broadcast("mask", mask, (batch, heads, num_queries, num_keys))
+    if mask.shape[-1] != num_keys:
+        raise ValueError(f"mask must name each of {num_keys} keys, got shape {tuple(mask.shape)}")
 
 
 def check_broadcast(name: str, given: Tensor | None, full: tuple[int, ...]) -> None:
@@ -130,3 +132,42 @@ def check_cache(
             f"{cache.length} keys of the memory are cached already, "
             f"got {key_value.shape[1]} more: pass memory[:, :0]"
         )
+
+
+def check_masks(
+    attention_mask: Tensor | None,
+    query_valid: Tensor | None,
+    scores: tuple[int, int, int, int],
+    causal: bool,
+    query_offset: int,
+    key_offset: int,
+) -> None:
+    """Refuse a mask that does not name every query and key, and offsets that leave no key.
+
+    Args:
+        attention_mask: (T, S), (B, T, S) or (B or 1, H or 1, T, S) bool, or None.
+        query_valid: (B, T) bool, or None.
+        scores: (B, H, T, S), where S counts the remembered keys too.
+        causal: Whether keys that come later than the query are hidden.
+        query_offset: Position of the first query.
+        key_offset: Position of the first key.
+
+    Raises:
+        ValueError: Another shape, or a real query before the first key of a causal call.
+    """
+    if attention_mask is not None:
+        named = scores[-2:] if attention_mask.dim() != 3 else (scores[0], *scores[-2:])
+        if attention_mask.shape[-len(named) :] != named:
+            raise ValueError(
+                f"attention_mask must broadcast to {scores}, got shape "
+                f"{tuple(attention_mask.shape)}: it must name every query and every key"
+            )
+    early = key_offset - query_offset
+    if causal and early > 0:
+        real = torch.ones(scores[0], scores[2]) if query_valid is None else query_valid
+        if real[:, :early].any():
+            raise ValueError(
+                f"every query must be allowed at least one key, but with query_offset "
+                f"{query_offset} and key_offset {key_offset} a causal call has queries that "
+                "stand before every key"
+            )

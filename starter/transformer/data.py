@@ -1,8 +1,8 @@
 """Synthetic sequences: copy, reverse, and a cyclic pattern.
 
-Every dataset is a function of its arguments and its seed alone. Training and held-out rows of
-copy and reverse never share a sequence, whatever their seeds: the content of a sequence decides
-on which side it belongs.
+Every dataset is a function of its arguments and its seed alone. Training and held-out rows never
+share a sequence, whatever their seeds: the content of a sequence decides on which side it belongs
+(in a cyclic pattern, its start).
 """
 
 from collections.abc import Iterator
@@ -106,11 +106,12 @@ def cyclic_batches(
     vocab_size: int = 16,
     pattern: int = 5,
     length: int = 12,
+    held_out: bool | None = None,
 ) -> Iterator[SequenceBatch]:
     """Yield batches of rows that walk round a cycle of ids, each from its own start.
 
     With a pattern of 3 and a length of 5 the rows are 3 4 5 3 4, 4 5 3 4 5 and 5 3 4 5 3. There
-    are only as many rows as the pattern has ids, so training and held-out rows are the same.
+    are only as many different rows as the pattern has ids.
 
     Args:
         steps: Number of batches, at least 1.
@@ -118,12 +119,15 @@ def cyclic_batches(
         seed: Decides the starts.
         vocab_size: V, at least 5; the pattern uses the ids from 3 on.
         pattern: Number of ids in the cycle, at least 2 and at most V - 3.
-        length: Length of every row, at least 1.
+        length: Length of every row, at least 2: a row of one id walks nowhere.
+        held_out: Which of two disjoint sets of starts the rows are drawn from; None = all starts.
 
     Raises:
         ValueError: A pattern, length or count out of range.
     """
-    _check_counts(steps=steps, batch_size=batch_size, length=length)
+    _check_counts(steps=steps, batch_size=batch_size)
+    if length < 2:
+        raise ValueError(f"a row must have a length of at least 2, got {length}")
     data_ids = max(0, vocab_size - FIRST_DATA_ID)
     if pattern < 2 or data_ids < 2:
         raise ValueError(
@@ -133,13 +137,29 @@ def cyclic_batches(
         raise ValueError(f"a pattern of {pattern} ids does not fit {data_ids} data ids")
     generator = torch.Generator().manual_seed(seed)
     walk = torch.arange(length)
+    starts = torch.arange(pattern)
+    if held_out is not None:
+        apart = held_out_starts(pattern)
+        starts = starts[torch.tensor([(start in apart) == held_out for start in range(pattern)])]
 
     def batch() -> SequenceBatch:
-        starts = torch.randint(pattern, (batch_size, 1), generator=generator)
-        rows = (starts + walk) % pattern + FIRST_DATA_ID  # (B, length)
+        drawn = starts[torch.randint(len(starts), (batch_size, 1), generator=generator)]
+        rows = (drawn + walk) % pattern + FIRST_DATA_ID  # (B, length)
         return SequenceBatch(None, rows.tolist())
 
     return (batch() for _ in range(steps))
+
+
+def held_out_starts(pattern: int) -> range:
+    """Return the starts that training rows of a cyclic pattern never have: every fifth, or one.
+
+    The ids behind such a start still follow one another in rows that start elsewhere, so the
+    cycle can be learned; the row as a whole is new.
+
+    Args:
+        pattern: Number of ids in the cycle.
+    """
+    return range(min(HELD_OUT_ONE_IN, pattern) - 1, pattern, HELD_OUT_ONE_IN)
 
 
 def _check_counts(**counts: int) -> None:

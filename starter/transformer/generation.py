@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 import torch
 from torch import Tensor, nn
@@ -12,22 +13,38 @@ from .data import BOS, EOS
 from .masks import padding_mask
 from .models import DecoderOnlyTransformer, Seq2SeqTransformer, require_tokens, token_validity
 
+# For every module being evaluated: in how many places, and whether it was in train mode before.
+_MODES: dict[nn.Module, tuple[int, bool]] = {}
+_EVALUATING = Lock()
+
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Switch a model to eval mode without gradients, and every part back afterwards.
 
+    Several threads may evaluate one model at once: the first one in switches, the last one out
+    switches back.
+
     Args:
         model: Its parts may be in different modes; each gets its own back.
     """
-    training = {module: module.training for module in model.modules()}
-    model.eval()
+    modules = list(model.modules())
+    with _EVALUATING:
+        for module in modules:
+            users, mode = _MODES.get(module, (0, module.training))
+            _MODES[module] = (users + 1, mode)
+        model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        for module, mode in training.items():
-            module.training = mode
+        with _EVALUATING:
+            for module in modules:
+                users, mode = _MODES.pop(module)
+                if users > 1:
+                    _MODES[module] = (users - 1, mode)
+                else:
+                    module.training = mode
 
 
 def generate_seq2seq(
