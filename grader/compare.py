@@ -10,6 +10,8 @@ import numpy as np
 
 from grader.result import CheckFailed, Diagnosis
 
+# How torch says that a tree cannot run in float64.
+DTYPE_WORDS = ("dtype", "Double", "double", "Float", "scalar type")
 # Absolute and relative alike: a softmax taken in float32 must fit, a different formula must not.
 TOLERANCE = 1e-5
 # Set while expected values are recorded: suspects of a check that passes are then computed too.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.compare import fail
+from grader.compare import DTYPE_WORDS, fail
 from grader.draws import BOS, Draws, Ids
 from grader.expectations import Ask, sharpen
 from grader.parameters import ProbeConfig, parameter_shapes
@@ -29,7 +29,6 @@ ROUNDING = 10.0
 TARGET_LENGTHS = {False: (6, 6, 6), True: (6, 4, 2)}
 # An attention whose layout we do not know is sharpened by scaling all it holds.
 OWN_SHARPENING = {r"attention\b.*(weight|bias)$": 6.0}
-DTYPE_WORDS = ("dtype", "Double", "double", "Float", "scalar type")
 
 
 # In which mode a later draw is asked, and whether its batch is padded, in benches of turn 0 and of

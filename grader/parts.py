@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from grader.causes import Causes, suspect
-from grader.compare import TOLERANCE, Suspect, fail, judge
+from grader.compare import DTYPE_WORDS, TOLERANCE, Suspect, fail, judge
 from grader.draws import Weights
 from grader.expectations import Ask, Expected
-from grader.invariance import DTYPE_WORDS
 from grader.parameters import ProbeConfig
 from grader.result import CheckFailed, Diagnosis, Outcome
 from grader.student_error import StudentError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grader import decoding, independence, invariance, learned, sequences, training
-from grader.compare import fail
+from grader.compare import DTYPE_WORDS, fail
 from grader.draws import BOS, EOS, Draws
 from grader.independence import Trial
 from grader.influence import Findings
@@ -213,7 +213,7 @@ def trained_benches(submission: Submission, best: Attempt, data: Sequences) -> l
     ]
     for answer in submission.attempt(*questions):
         if isinstance(answer, StudentError):
-            if not any(word in answer.message for word in invariance.DTYPE_WORDS):
+            if not any(word in answer.message for word in DTYPE_WORDS):
                 raise answer
             return [as_trained]
     return [precise, as_trained]
