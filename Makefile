@@ -42,7 +42,7 @@ test: setup ## run lint, types and the test suite (SLOW=1/1 runs every slow test
 	@$(VENV) -m pytest -q -n $(JOBS) --dist worksteal --slow-share $(SLOW)
 
 starter: setup ## generate starter/ from solution/
-	@$(VENV) -m grader.release starter
+	@$(VENV) -m grader.upkeep.release starter
 
 release: setup ## build what students get: dist/transformer-lab.zip
 	@$(VENV) -m grader release --out dist

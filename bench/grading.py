@@ -18,8 +18,8 @@ import psutil
 
 from bench import ROOT
 from bench.timing import MeasurementFailed, interleave, process, seconds
-from grader import settings
-from grader.engine import Referee, Request
+from grader.base import settings
+from grader.run.engine import Referee, Request
 from transformer.config import LAB, LAB_RECIPE
 from transformer.data import sequence_batches
 from transformer.models import Seq2SeqTransformer

@@ -13,27 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grader.arguments import parser
-from grader.stopping import stopping
+from grader.base.stopping import stopping
+from grader.cli.arguments import MODULES, parser
 
 if TYPE_CHECKING:
-    from grader.settings import Settings
-    from grader.workshop import Workshop
+    from grader.base.settings import Settings
+    from grader.link.workshop import Workshop
 
 PASSED, NOT_PASSED, CANNOT_GRADE, GRADER_FAILED = 0, 1, 2, 3
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 STOPPED = 130  # by Ctrl-C, as shells have it
 SIGNALLED = 128  # and this much more than the number of another signal
-MODULES = {
-    "batch": "grader.batch.command",
-    "calibrate": "grader.calibrate",
-    "export": "grader.platforms.command",
-    "mutants": "grader.mutants",
-    "notebooks": "grader.notebooks",
-    "release": "grader.handout",
-    "similar": "grader.similar",
-    "verify": "grader.verify",
-}
 VERBS = {"check": "check", "watch": "check", "verify": "verify", "calibrate": "calibrate"}
 # What a command that is stopped may have written already.
 KEPT = {"grade": "results.json", "check": "results.json", "calibrate": "results.jsonl"}
@@ -73,9 +63,9 @@ def failed(error: Exception) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command of `options`."""
-    from grader.intake import IntakeError
+    from grader.base.settings import SettingsError
+    from grader.intake.staging import IntakeError
     from grader.sandbox import IsolationUnavailable
-    from grader.settings import SettingsError
 
     began = time.time()
     try:
@@ -108,15 +98,16 @@ def command(name: str) -> Callable[[argparse.Namespace], int]:
 
 
 def _doctor(_: argparse.Namespace) -> int:
-    from grader import doctor
+    from grader.cli import doctor
 
     print(doctor.text(), end="")
     return PASSED
 
 
 def _grade(options: argparse.Namespace) -> int:
-    from grader import sandbox, settings
-    from grader.workshop import Workshop
+    from grader import sandbox
+    from grader.base import settings
+    from grader.link.workshop import Workshop
 
     lab = settings.load()
     # Nobody of the same user may look into this process.
@@ -125,16 +116,17 @@ def _grade(options: argparse.Namespace) -> int:
     with Workshop(sandbox.choose(options.isolation), lab.limits) as workshop:
         if options.command == "grade":
             return _graded(options, lab, workshop)
-        from grader import quick, watch
+        from grader.cli import check, watch
 
-        run = quick.check if options.command == "check" else watch.watch
+        run = check.check if options.command == "check" else watch.watch
         return run(options, lab, workshop)
 
 
 def _graded(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> int:
     from rich.console import Console
 
-    from grader import engine, platforms, report_html, terminal
+    from grader.report import html_report, platforms, terminal
+    from grader.run import engine
 
     name = options.path.resolve().name.removesuffix(".zip").removesuffix(".tar.gz")
     out = options.out = options.out or Path("reports") / name
@@ -152,7 +144,7 @@ def _graded(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> i
         with engine.Referee(lab, workshop=workshop) as referee:
             with terminal.Progress(console, quiet=options.quiet or as_json) as progress:
                 tree = referee.grade(request, progress)
-        report_html.write(tree, out / "report.html")
+        html_report.write(tree, out / "report.html")
         platforms.export(tree, options.format, out)
     except OSError as error:
         if error.errno not in NO_ROOM:
@@ -169,7 +161,7 @@ def _graded(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> i
 
 def refuse_unwritable(out: Path) -> None:
     """Raise IntakeError now rather than after the work where nothing can be written to `out`."""
-    from grader.intake import IntakeError
+    from grader.intake.staging import IntakeError
 
     standing = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
     why = "" if os.access(standing, os.W_OK | os.X_OK) else "cannot be written"

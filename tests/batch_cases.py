@@ -18,8 +18,8 @@ from platform_cases import broken, mixed
 from platform_cases import tree as passed
 
 from grader import __main__ as command_line
-from grader.batch import command, keys
-from grader.batch.task import Who, texts, untimed
+from grader.classroom import command, keys
+from grader.classroom.messages import Who, texts, untimed
 
 Files = dict[str, bytes]
 

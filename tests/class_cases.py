@@ -6,8 +6,8 @@ import io
 import zipfile
 from pathlib import Path
 
-from grader import settings
-from grader.settings import Settings
+from grader.base import settings
+from grader.base.settings import Settings
 
 LAB: Settings = settings.load()
 FILES = {"masks.py": b"MASKS = 1\n", "attention.py": b"HEADS = 7\n"}

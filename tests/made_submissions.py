@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from grader import settings
+from grader.base import settings
 
 LAB = settings.load()
 TASKS = ["attention.py", "decoder.py", "encoder.py", "masks.py", "residual.py", "training.py"]

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from grader import checklist, platforms, quick, report_html, settings, terminal
-from grader.batch.rows import verdict
-from grader.report import SCALE, Report, Request
-from grader.result import Diagnosis, Outcome, Status
+from grader.base import settings
+from grader.base.result import Diagnosis, Outcome, Status
+from grader.classroom.rows import verdict
+from grader.cli import check
+from grader.report import checklist, html_report, platforms, terminal
+from grader.run.results import SCALE, Report, Request
 
 LAB = settings.load()
 POINTS = LAB.points
@@ -118,7 +120,7 @@ def test_the_terminal_gives_the_verdict_and_the_reason(result: dict[str, Any]) -
 
 
 def test_the_report_gives_the_verdict_and_the_reason(result: dict[str, Any]) -> None:
-    page = report_html.render(result)
+    page = html_report.render(result)
     head, rest = page.split("</header>")
     agrees(head.split("<header>")[1].replace("<strong>Passed", ""), result["passed"])
     section = rest.split('id="findings"')[1].split("</section>")[0]
@@ -161,7 +163,7 @@ def test_the_row_of_a_class_names_what_stopped_it(result: dict[str, Any]) -> Non
 
 
 def test_the_checklist_names_what_to_do_next(result: dict[str, Any], tmp_path: Path) -> None:
-    rows = checklist.rows(checklist.checks_of(result), quick.stubs_of(LAB))
+    rows = checklist.rows(checklist.checks_of(result), check.stubs_of(LAB))
     step = checklist.next_step(rows, tmp_path, complete=True, trouble=result["grader_error"])
     undone = [o for p in result["parts"] for o in p["checks"] if o["status"] != "passed"]
     if result["grader_error"]:

@@ -21,17 +21,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import intake, patching, sandbox, settings
-from grader.benches import Benches
-from grader.draws import Draws
-from grader.engine import CHECKS
-from grader.expectations import Expectations
-from grader.plugin import MARKERS
-from grader.result import CheckFailed
-from grader.student_error import StudentError
-from grader.submission import Question, Submission, well_formed
-from grader.workers import WorkerLost
-from grader.workshop import Workshop
+from grader import sandbox
+from grader.asking.expectations import Expectations
+from grader.asking.submission import Question, Submission, well_formed
+from grader.base import settings
+from grader.base.result import CheckFailed
+from grader.base.student_error import StudentError
+from grader.gates.model_pool import Benches
+from grader.intake import staging
+from grader.link.workers import WorkerLost
+from grader.link.workshop import Workshop
+from grader.model.draws import Draws
+from grader.run.engine import CHECKS
+from grader.run.plugin import MARKERS
+from grader.upkeep import patching
 
 LAB = settings.load()
 SHORT = replace(LAB, recipe=replace(LAB.recipe, steps=2, batch_size=8))
@@ -232,8 +235,8 @@ def solution(pytestconfig: pytest.Config) -> Iterator[Keeping]:
     for marker in MARKERS:  # the checks are imported here, not run by their own plugin
         pytestconfig.addinivalue_line("markers", marker)
     with Workshop(sandbox.choose("portable"), LAB.limits) as workshop:
-        staged = intake.examine(patching.SOLUTION, LAB)
-        staged = intake.lay_out(staged, workshop.trees / "tree")
+        staged = staging.examine(patching.SOLUTION, LAB)
+        staged = staging.lay_out(staged, workshop.trees / "tree")
         keeping = Keeping(lambda: workshop.worker(staged.root), lambda event: None)
         yield keeping
         keeping.close()

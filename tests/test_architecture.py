@@ -22,9 +22,14 @@ GRADER = sorted((ROOT / "grader").rglob("*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 STANDARD = set(sys.stdlib_module_names)
 # What runs beside the student's code; all the rest of the grader is the referee.
-WORKER_SIDE = {
-    p.name for p in GRADER if p.stem.startswith("probes") or p.stem in ("worker", "zygote", "eager")
-}
+WORKER_SIDE = {p for room in ("worker", "probes") for p in GRADER if p.parent.name == room}
+# From the room that a command enters towards the foundations: each imports only what stands below.
+ROOMS = (
+    "__main__", "upkeep", "cli", "classroom", "report", "run", "checks", "gates", "parts", "asking",
+    "oracle", "model", "worker", "probes", "link", "intake", "sandbox", "base",
+)  # fmt: skip
+# It is started by its path, before anything is installed, and imports nothing of ours.
+ALONE = {"__init__", "setup_environment"}
 MODULES = {"PyYAML": "yaml"}  # where a package is imported by another name
 TEXT = {".py", ".toml", ".md", ".yml", ".txt", ".ini"}
 TEXT_NAMES = {"Makefile", "LICENSE", "run", ".gitignore", ".gitattributes"}
@@ -58,7 +63,8 @@ def project_files() -> list[Path]:
 
 @pytest.mark.parametrize("path", MASTER, ids=name_of)
 def test_solution_imports_torch_safetensors_and_itself(path: Path) -> None:
-    assert roots(path) <= STANDARD | {"torch", "safetensors"}
+    own = {"__main__.py": {"rich"}}.get(path.name, set())
+    assert roots(path) <= STANDARD | {"torch", "safetensors"} | own
     assert {level for name, level in imports(path) if level} <= {1}
 
 
@@ -69,14 +75,14 @@ def test_grader_never_imports_a_submission(path: Path) -> None:
 
 @pytest.mark.parametrize("path", GRADER, ids=name_of)
 def test_only_the_worker_side_imports_torch(path: Path) -> None:
-    assert "torch" not in roots(path) or path.name in WORKER_SIDE
+    assert "torch" not in roots(path) or path in WORKER_SIDE
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "grader/oracle").glob("*.py")), ids=name_of)
 def test_oracle_knows_numpy_and_what_a_model_is_only(path: Path) -> None:
     ours = {name for name, _ in imports(path) if name.split(".")[0] == "grader"}
     assert roots(path) <= STANDARD | {"numpy", "grader"}
-    assert {n for n in ours if not n.startswith("grader.oracle")} <= {"grader.parameters"}
+    assert {n for n in ours if not n.startswith("grader.oracle")} <= {"grader.model.parameters"}
 
 
 @pytest.mark.parametrize("path", GRADER, ids=name_of)
@@ -86,11 +92,39 @@ def test_grader_imports_declared_packages_only(path: Path) -> None:
     assert roots(path) <= STANDARD | modules | {"grader"}
 
 
+def ours(path: Path) -> Iterator[str]:
+    """Yield every module of the grader that a file imports, such as grader.sandbox."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "grader":
+            yield from (f"grader.{alias.name}" for alias in node.names)
+    yield from (name for name, _ in imports(path) if name.startswith("grader."))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT / "grader").parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", GRADER, ids=name_of)
+def test_rooms_import_the_rooms_below_them_only(path: Path) -> None:
+    room = room_of(path)
+    used = {name.split(".")[1] for name in ours(path)} - {room}
+    below = set(ROOMS[ROOMS.index(room) + 1 :]) if room in ROOMS else set()
+    assert used <= below
+
+
+def test_every_room_has_its_place_and_says_what_it_is_for() -> None:
+    rooms = {room_of(path) for path in GRADER} - ALONE
+    assert rooms == set(ROOMS)
+    for room in rooms - {"__main__"}:
+        text = (ROOT / "grader" / room / "__init__.py").read_text(encoding="utf-8")
+        assert ast.get_docstring(ast.parse(text))
+
+
 def test_referee_runs_without_torch() -> None:
     modules = [
         name_of(p).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for p in GRADER
-        if p.name not in WORKER_SIDE
+        if p not in WORKER_SIDE
     ]
     code = f"""
 import importlib, json, sys

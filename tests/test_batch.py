@@ -14,8 +14,8 @@ import pytest
 from batch_cases import Stub, book, contents, run, small_class, student
 from class_cases import LAB, as_zip, packed, tree, write
 
-from grader.batch import command, keys
-from grader.batch.store import BatchError, Output
+from grader.classroom import command, keys
+from grader.classroom.store import BatchError, Output
 
 NOT_A_RESULT = (".lock", ".temporary", "timings.csv")
 

@@ -15,7 +15,7 @@ import pytest
 from batch_cases import contents, run, small_class
 
 from grader import __main__ as command_line
-from grader.batch import cluster, command
+from grader.classroom import cluster, command
 
 pytest.importorskip("distributed", reason="no Dask here: pip install '.[cluster]'")
 HERE = Path(__file__).resolve().parent
@@ -41,9 +41,8 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
     notes = tmp_path / "notes"
     notes.mkdir()
     code = WORKER.format(tests=str(HERE), root=str(HERE.parent), notes=str(notes))
-    setup = (
-        f"from grader.batch import cluster\ncluster.COMMAND = {(sys.executable, '-c', code)!r}\n"
-    )
+    command = (sys.executable, "-c", code)
+    setup = f"from grader.classroom import cluster\ncluster.COMMAND = {command!r}\n"
     (tmp_path / "stand_in.py").write_text(setup)
     environment = os.environ | {"PYTHONPATH": f"{HERE.parent}:{tmp_path}"}
     file = tmp_path / "scheduler.json"

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from batch_cases import Stub, contents, run, small_class
 from class_cases import packed
-from grader.batch import command
+from grader.classroom import command
 
 # What isolates in such a namespace is not asked here.
 command.chosen_isolation = lambda requested: SimpleNamespace(contained=True)

@@ -13,8 +13,8 @@ from batch_cases import book, run, small_class, student
 from class_cases import as_zip, packed, tree, write
 
 from grader import __main__ as command_line
-from grader.batch import command, rows
-from grader.patching import ROOT
+from grader.classroom import command, rows
+from grader.upkeep.patching import ROOT
 
 ODD = {
     "newline": "Ann\na",

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from batch_cases import Stub, book, contents, run, small_class
 
-from grader.pool import Pool
+from grader.run.pool import Pool
 
 HERE = Path(__file__).resolve().parent
 CLASS = {f"s{i:02}": f"right{i}" for i in range(24)}
@@ -32,7 +32,7 @@ import sys
 sys.path[:0] = [{tests!r}, {root!r}]
 from batch_cases import Stub
 from grader import __main__ as command_line
-from grader.batch import command
+from grader.classroom import command
 command.usual_engine = lambda *_: Stub(2, pause_s=0.2, contained=False)
 sys.exit(command_line.main({words!r}))
 """

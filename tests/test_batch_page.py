@@ -16,8 +16,8 @@ from platform_cases import DIAGNOSIS, mixed
 from platform_cases import tree as passed
 from test_report_html import ATTACK, Outline
 
-from grader.batch import page
-from grader.batch.rows import ABSENT, FLAGGED, INCOMPLETE, action, no_verdict, verdict
+from grader.classroom import page
+from grader.classroom.rows import ABSENT, FLAGGED, INCOMPLETE, action, no_verdict, verdict
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 

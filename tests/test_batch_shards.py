@@ -14,7 +14,7 @@ from batch_cases import Stub, book, contents, run, small_class
 from class_cases import LAB
 from platform_cases import mixed
 
-from grader.batch import command, keys
+from grader.classroom import command, keys
 
 CLASS = {f"s{i}": ("right", "wrong", "same")[i % 3] + str(i // 5) for i in range(11)}
 

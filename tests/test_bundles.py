@@ -19,9 +19,11 @@ import yaml
 from platform_cases import GRADESCOPE, PRAIRIELEARN, mixed
 
 from grader import __main__ as command_line
-from grader import bundles, platforms, settings
-from grader.patching import ROOT
-from grader.platforms import jobs
+from grader.base import settings
+from grader.report import platforms
+from grader.report.platforms import jobs
+from grader.upkeep import bundles
+from grader.upkeep.patching import ROOT
 
 STARTER = ROOT / "starter" / "transformer"
 
@@ -66,7 +68,7 @@ def test_scripts_lie_at_the_top_and_no_solution_comes_along(bundle):
         modes = {member.filename: member.external_attr >> 16 for member in archive.infolist()}
         texts = {name: archive.read(name) for name in modes}
     assert modes["setup.sh"] & stat.S_IXUSR and modes["run_autograder"] & stat.S_IXUSR
-    assert "grader/engine.py" in texts and "lab.toml" in texts and "requirements.txt" in texts
+    assert "grader/run/engine.py" in texts and "lab.toml" in texts and "requirements.txt" in texts
     assert not [name for name in texts if name.startswith(("solution/", "tests/", "grader/batch"))]
     assert b'raise NotImplementedError("task 1.2' in texts["grader/original/transformer/masks.py"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from grader import calibrate, corpus
-from grader.settings import load
+from grader.base.settings import load
+from grader.upkeep import calibrate, corpus
 
 GATES = dict.fromkeys(calibrate.GATES, ["passed", {}])
 

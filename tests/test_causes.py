@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from grader import causes
-from grader.result import CheckFailed
+from grader.base.result import CheckFailed
+from grader.parts import causes
 
 GRADER = Path(causes.__file__).parent
 SOURCE = "\n".join(path.read_text(encoding="utf-8") for path in sorted(GRADER.rglob("*.py")))

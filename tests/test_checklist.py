@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from grader import checklist, quick, settings
+from grader.base import settings
+from grader.cli import check
+from grader.report import checklist
 
 ROOT = Path(__file__).resolve().parent.parent
-STUBS = quick.stubs_of(settings.load())
+STUBS = check.stubs_of(settings.load())
 DIAGNOSIS = {"code": "c", "part": "masks", "cause": "too wide.", "advice": "Look there."}
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from class_cases import FILES, LAB, as_zip, packed, tree, write
 
-from grader.collect import CollectError, Collection, Student, collect, examine
-from grader.entries import IntakeError
+from grader.classroom.collect import CollectError, Collection, Student, collect, examine
+from grader.intake.entries import IntakeError
 
 
 def staged(collection: Collection) -> dict[str, dict[str, bytes]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from class_cases import LAB, as_zip, packed, tree
 
-from grader.collect import Collection, Roster, RosterError, Student, collect, read_roster
-from grader.csvtext import CsvError
+from grader.base.csvtext import CsvError
+from grader.classroom.collect import Collection, Roster, RosterError, Student, collect, read_roster
 
 ANN = Student("", ("s7", "alee"), "Ann Lee", "ann@x.org")
 BOB = Student("", ("s11", "bob"), "Bob Ray", "bob@x.org")

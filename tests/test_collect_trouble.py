@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from class_cases import FILES, LAB, as_zip, packed, tree, write
 
-from grader.collect import CollectError, collect, examine
-from grader.collect.model import MOST_KEY, safe_key
-from grader.entries import IntakeError
+from grader.classroom.collect import CollectError, collect, examine
+from grader.classroom.collect.model import MOST_KEY, safe_key
+from grader.intake.entries import IntakeError
 
 NAMES = {
     "newline": "Jane\nDoe",

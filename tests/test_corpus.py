@@ -13,11 +13,12 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from grader import corpus, mutants, patching, settings
-from grader.corpus import Case, CorpusError, Wrong
-from grader.pool import Pool
-from grader.traps import Traps
-from grader.verify import (
+from grader.base import settings
+from grader.run.pool import Pool
+from grader.upkeep import corpus, mutants, patching
+from grader.upkeep.corpus import Case, CorpusError, Wrong
+from grader.upkeep.traps import Traps
+from grader.upkeep.verify import (
     Naming,
     Result,
     accuracy,
@@ -40,7 +41,7 @@ SOME = [pytest.mark.slow(times=4)]
 
 @pytest.fixture(scope="session")
 def judges() -> Iterator[Pool]:
-    with Pool(1, "grader.verify", "auto") as pool:
+    with Pool(1, "grader.upkeep.verify", "auto") as pool:
         yield pool
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grader import __main__ as command_line
-from grader import settings
+from grader.base import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [*sorted((ROOT / "solution").rglob("*.py")), *sorted((ROOT / "grader").rglob("*.py"))]

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grader.draws import BOS, EOS, FIRST_DATA_ID, PAD, Draws, sharpened
+from grader.model.draws import BOS, EOS, FIRST_DATA_ID, PAD, Draws, sharpened
+from grader.model.parameters import ProbeConfig, parameter_shapes
 from grader.oracle.models import decoder_only, seq2seq
 from grader.oracle.scope import Scope, Trace
-from grader.parameters import ProbeConfig, parameter_shapes
 
 VOCAB = 13
 

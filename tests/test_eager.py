@@ -12,7 +12,9 @@ LOADED = "print('torch._dynamo.utils' in sys.modules)"
 
 def said(code: str) -> list[str]:
     """Return what `code` prints in a process where the stand-in stands."""
-    before = "import inspect, sys\nfrom grader.eager import leave_compiler\nleave_compiler()\n"
+    before = (
+        "import inspect, sys\nfrom grader.worker.eager import leave_compiler\nleave_compiler()\n"
+    )
     done = subprocess.run(
         [sys.executable, "-c", f"{before}import torch\n{code}\n"],
         cwd=ROOT, capture_output=True, text=True, check=True,

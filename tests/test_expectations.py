@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.draws import Draws
-from grader.expectations import SHARP_PEAK, ExpectationMissing, Expectations, sharpen
+from grader.asking.expectations import SHARP_PEAK, ExpectationMissing, Expectations, sharpen
+from grader.model.draws import Draws
+from grader.model.parameters import ProbeConfig, parameter_shapes
 from grader.oracle.models import seq2seq
 from grader.oracle.scope import Scope
-from grader.parameters import ProbeConfig, parameter_shapes
 
 CONFIG = ProbeConfig(d_model=6, num_heads=3, d_ff=5, vocab_size=7, max_len=5)
 WEIGHTS = Draws(0, "expectations").weights(parameter_shapes(CONFIG, "seq2seq"))
@@ -118,7 +118,7 @@ def test_replaying_never_imports_the_oracle(tmp_path):
     recorded.expected("1.1", "causal_mask", num_queries=2, num_keys=3)
     recorded.save(tmp_path / "expected.safetensors")
     program = (
-        "import sys; from pathlib import Path; from grader.expectations import Expectations;"
+        "import sys; from pathlib import Path; from grader.asking.expectations import Expectations;"
         "known = Expectations.load(Path(sys.argv[1]));"
         "print(known.expected('1.1', 'causal_mask', num_queries=2, num_keys=3)['value'].sum());"
         "print([name for name in sys.modules if name.startswith('grader.oracle')])"

@@ -9,8 +9,8 @@ import pytest
 from platform_cases import mixed, tree
 
 from grader.__main__ import main
-from grader.arguments import FORMATS
-from grader.platforms import EXPORTERS, ExportError, export
+from grader.cli.arguments import FORMATS
+from grader.report.platforms import EXPORTERS, ExportError, export
 
 
 def test_export_command_writes_beside_the_result(

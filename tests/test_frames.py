@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from grader import frames
+from grader.link import frames
 
 
 @pytest.fixture

@@ -9,16 +9,10 @@ from typing import Any
 
 import pytest
 
-from grader.batch.uploads import feedback_zip, is_feedback_zip
-from grader.csvtext import CsvError, read_table
-from grader.gradebooks import (
-    Filled,
-    Grade,
-    GradebookError,
-    fill_canvas,
-    fill_moodle,
-)
-from grader.matching import name_key
+from grader.base.csvtext import CsvError, read_table
+from grader.classroom.gradebooks import Filled, Grade, GradebookError, fill_canvas, fill_moodle
+from grader.classroom.people import name_key
+from grader.classroom.uploads import feedback_zip, is_feedback_zip
 
 CANVAS = (
     "Student,ID,SIS User ID,SIS Login ID,Section,Quiz (11),Lab (42),Final Score\r\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from grader import gradients
-from grader.parameters import ProbeConfig, parameter_shapes
+from grader.gates import gradients
+from grader.model.parameters import ProbeConfig, parameter_shapes
 
 TWO_LAYERS = list(parameter_shapes(ProbeConfig(num_layers=2), "seq2seq"))
 CROSS = "decoder.blocks.0.cross_attention"

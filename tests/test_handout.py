@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load
 
-from grader import bundles, corpus, handout, patching, settings
-from grader.engine import Referee, Request
-from grader.expectations import Expectations
+from grader.asking.expectations import Expectations
+from grader.base import settings
+from grader.run.engine import Referee, Request
+from grader.upkeep import bundles, corpus, handout, patching
 
 ROOT = Path(__file__).resolve().parent.parent
 CANARY = "canary_5c1e7b"

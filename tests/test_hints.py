@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from grader import hints, tracing
-from grader.outcomes import Place, student_outcome
-from grader.student_error import StudentError
+from grader.base.student_error import StudentError
+from grader.run import blame, hints
+from grader.run.outcomes import Place, student_outcome
 
 X = torch.ones(2, 3)
 
@@ -107,7 +107,7 @@ def test_other_errors_keep_the_advice_on_shapes(raises):
 def traced(**error: Any) -> Any:
     place = Place("1.1", None, None)
     found = student_outcome(StudentError({"kind": "raised", **error}), place)
-    return tracing.traced(found, place, [], {}, {}).diagnosis
+    return blame.traced(found, place, [], {}, {}).diagnosis
 
 
 FRAME = {"file": "transformer/masks.py", "line": 5, "function": "padding_mask", "text": "x"}
@@ -120,14 +120,14 @@ def test_hint_becomes_the_advice_and_tabs_are_no_text():
 
 def test_call_that_does_not_fit_is_a_changed_signature():
     found = traced(type="TypeError", message="padding_mask() takes 1 positional argument but 2")
-    assert found.advice == tracing.SIGNATURE
+    assert found.advice == blame.SIGNATURE
 
 
 def test_layers_in_a_plain_list_are_called_so():
     detail = {"name": "blocks.0.weight", "expected": [2], "found": None, "file": "encoder.py"}
     error = StudentError({"kind": "constructor_changed", "type": "Refused", "detail": detail})
     place = Place("4.2", None, None)
-    found = tracing.traced(student_outcome(error, place), place, [], {}, {}).diagnosis
+    found = blame.traced(student_outcome(error, place), place, [], {}, {}).diagnosis
     assert "nn.ModuleList" in found.advice
 
 
@@ -142,5 +142,5 @@ def test_a_stop_for_input_is_one_mistake_wherever_it_shows() -> None:
     first = student_outcome(StudentError(error | {"frames": frames}), Place("5.1", None, None))
     later = student_outcome(StudentError(error | {"frames": frames[:1]}), Place("5.1", None, None))
     assert later.diagnosis and later.diagnosis.part == "decoder"
-    found = tracing.traced(later, Place("5.1", None, None), [first], {}, {})
+    found = blame.traced(later, Place("5.1", None, None), [first], {}, {})
     assert found.diagnosis == first.diagnosis and found.summary == first.summary

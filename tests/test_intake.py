@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from made_submissions import LAB, SMALL, STRETCH, TASKS, TREE, lay, noted, tarred, zipped
 
-from grader import intake, settings
-from grader.intake import IntakeError, Staged
+from grader.base import settings
+from grader.intake import staging
+from grader.intake.staging import IntakeError, Staged
 
 Stage = Callable[..., Staged]
 
@@ -19,7 +20,7 @@ Stage = Callable[..., Staged]
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     def run(path: Path, lab: settings.Settings = LAB) -> Staged:
-        return intake.stage(path, tmp_path / "staged", lab)
+        return staging.stage(path, tmp_path / "staged", lab)
 
     return run
 
@@ -219,7 +220,7 @@ def test_given_files_are_replaced_and_real_changes_noted(stage: Stage, tmp_path:
         "transformer/own.py": "o = 1\n",
     }
     before = stage(lay(tmp_path / "x", mine))
-    after = intake.overlay_given(before, original)
+    after = staging.overlay_given(before, original)
     assert after.notes == [
         "changes to given files were not used, the handout's own were graded: transformer/norms.py",
         "given files that were missing were added: transformer/__init__.py, "

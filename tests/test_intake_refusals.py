@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from made_submissions import LAB, SMALL, TREE, lay, noted, tarred, zipped
 
-from grader import intake, settings
-from grader.intake import IntakeError, Staged
+from grader.base import settings
+from grader.intake import staging
+from grader.intake.staging import IntakeError, Staged
 
 Stage = Callable[..., Staged]
 
@@ -23,7 +24,7 @@ Stage = Callable[..., Staged]
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     def run(path: Path, lab: settings.Settings = LAB) -> Staged:
-        return intake.stage(path, tmp_path / "staged", lab)
+        return staging.stage(path, tmp_path / "staged", lab)
 
     return run
 

@@ -2,11 +2,11 @@
 
 from itertools import product
 
-from grader import independence, invariance
-from grader.draws import Draws
-from grader.gradients import CALLS, schedule
-from grader.invariance import CLASSES, MODES, Model
-from grader.settings import load
+from grader.base.settings import load
+from grader.gates import independence, invariance
+from grader.gates.gradients import CALLS, schedule
+from grader.gates.invariance import CLASSES, MODES, Model
+from grader.model.draws import Draws
 
 LAB = load()
 BENCHES = [

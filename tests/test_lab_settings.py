@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grader import settings
+from grader.base import settings
 from transformer import config
 
 TEXT = settings.LAB_FILE.read_text(encoding="utf-8")

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from grader import decoding, patching, sequences, settings, training
-from grader.draws import Draws
-from grader.engine import Referee, Request
-from grader.frames import ProtocolError
-from grader.result import CheckFailed, Diagnosis
-from grader.settings import SettingsError
-from grader.student_error import StudentError
-from grader.training import Attempt, Looking, Supply
-from grader.workers import WorkerLost
+from grader.base import settings
+from grader.base.result import CheckFailed, Diagnosis
+from grader.base.settings import SettingsError
+from grader.base.student_error import StudentError
+from grader.gates import decoding, sequences, training
+from grader.gates.training import Attempt, Looking, Supply
+from grader.link.frames import ProtocolError
+from grader.link.workers import WorkerLost
+from grader.model.draws import Draws
+from grader.run.engine import Referee, Request
+from grader.upkeep import patching
 
 LAB = settings.load()
 ACCURACY = LAB.accuracy

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from grader import loop, optimizers, probes_loop, probes_training
-from grader.result import CheckFailed
+from grader.base.result import CheckFailed
+from grader.parts import optimizers, training_loop
+from grader.probes import loop, training
 
 CLIP = 1e-3
 
@@ -31,7 +32,7 @@ def events(order: str, *, norm: float = 0.5, fresh: float = 0.5) -> list[dict[st
     return [{"norm": norm} | details[letter] for letter in order]
 
 
-def seen(happened: list[dict[str, Any]], **changes: Any) -> loop.Seen:
+def seen(happened: list[dict[str, Any]], **changes: Any) -> training_loop.Seen:
     answer = {
         "events": happened,
         "inputs": [np.zeros((2, 3)), np.zeros((5, 3))],
@@ -40,7 +41,7 @@ def seen(happened: list[dict[str, Any]], **changes: Any) -> loop.Seen:
         "own_losses": [2.0, 1.0],
         "left_training": True,
     }
-    return loop.read(answer | changes, (2, 5))
+    return training_loop.read(answer | changes, (2, 5))
 
 
 def code_of(judge: Any, *arguments: Any) -> str:
@@ -51,7 +52,7 @@ def code_of(judge: Any, *arguments: Any) -> str:
 
 @pytest.mark.parametrize("order", ["dfbcsdfbcs", "ddfbsfbs"])
 def test_right_orders_pass(order):
-    loop.judge_order(seen(events(order)))
+    training_loop.judge_order(seen(events(order)))
 
 
 @pytest.mark.parametrize(
@@ -67,17 +68,17 @@ def test_right_orders_pass(order):
     ],
 )
 def test_wrong_orders_are_named(order, code):
-    assert code_of(loop.judge_order, seen(events(order))) == code
+    assert code_of(training_loop.judge_order, seen(events(order))) == code
 
 
 def test_a_pass_for_looking_only_is_nobodys_business():
     happened = events("dfbsdfbs")
     happened.insert(4, {"what": "forward", "norm": 0.5, "training": False, "with_gradients": False})
-    loop.judge_order(seen(happened))
+    training_loop.judge_order(seen(happened))
 
 
 def test_gradients_of_their_own_batch_pass():
-    loop.judge_gradients(seen(events("dfbsdfbs")))
+    training_loop.judge_gradients(seen(events("dfbsdfbs")))
 
 
 @pytest.mark.parametrize(("scale", "passes"), [(8.0, True), (1.0, False), (math.inf, False)])
@@ -87,9 +88,9 @@ def test_a_scaled_loss_may_be_undone_in_the_gradients(scale, passes):
         for event in events("dfbsdfbs")
     ]
     if passes:
-        loop.judge_gradients(seen(happened))
+        training_loop.judge_gradients(seen(happened))
     else:
-        assert code_of(loop.judge_gradients, seen(happened)) == "gradients_rescaled"
+        assert code_of(training_loop.judge_gradients, seen(happened)) == "gradients_rescaled"
 
 
 @pytest.mark.parametrize(
@@ -110,11 +111,11 @@ def test_a_longer_run_that_ends_in_eval_mode_is_named():
 def test_gradients_of_earlier_batches_are_named():
     happened = events("dfbsdfbs")
     happened[7]["gap"] = 0.2
-    assert code_of(loop.judge_gradients, seen(happened)) == "gradients_accumulate"
+    assert code_of(training_loop.judge_gradients, seen(happened)) == "gradients_accumulate"
 
 
 def test_clipping_brings_the_norm_down():
-    loop.judge_clipping(seen(events("dfbcsdfbcs", norm=CLIP)), CLIP)
+    training_loop.judge_clipping(seen(events("dfbcsdfbcs", norm=CLIP)), CLIP)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_clipping_brings_the_norm_down():
 def test_clipping_in_the_wrong_place_is_named(order, later, code):
     happened = events(order)
     happened[order.index("s") + 1]["norm"] = later
-    assert code_of(loop.judge_clipping, seen(happened), CLIP) == code
+    assert code_of(training_loop.judge_clipping, seen(happened), CLIP) == code
 
 
 @pytest.mark.parametrize(
@@ -143,12 +144,12 @@ def test_clipping_in_the_wrong_place_is_named(order, later, code):
     ],
 )
 def test_wrong_losses_are_named(changes, code):
-    assert code_of(loop.judge_losses, seen(events("dfbsdfbs"), **changes)) == code
+    assert code_of(training_loop.judge_losses, seen(events("dfbsdfbs"), **changes)) == code
 
 
 def test_batches_out_of_order_are_named():
     inputs = [np.zeros((5, 3)), np.zeros((2, 3))]
-    assert code_of(loop.judge_count, seen(events("dfbsdfbs"), inputs=inputs)) == (
+    assert code_of(training_loop.judge_count, seen(events("dfbsdfbs"), inputs=inputs)) == (
         "batches_not_in_order"
     )
 
@@ -171,7 +172,7 @@ def test_batches_out_of_order_are_named():
     ],
 )
 def test_batches_are_read_whole_and_in_order(rows, whole):
-    assert loop.read_whole(rows, (2, 5, 3)) == whole
+    assert training_loop.read_whole(rows, (2, 5, 3)) == whole
 
 
 def test_a_rate_that_stays_at_its_start_is_named():
@@ -244,7 +245,7 @@ def judge_first_batch(read: list[list[int]], own: Any) -> None:
         event["read"] = number
     watched = seen(happened, inputs=[np.array(read), np.array(SECOND)])
     answers = [[[5, 7], [6]], [[8]] * 5]
-    loop.judge_reading(watched, [own, np.array(SECOND)], answers)
+    training_loop.judge_reading(watched, [own, np.array(SECOND)], answers)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +292,7 @@ def test_an_optimizer_that_is_new_at_every_step_is_named(makers, remember, ended
 
 def spy_on_steps(*optimizers: Any) -> list[bool]:
     """Let each optimiser take one step under the spy; tell which remembered earlier ones."""
-    spy = probes_loop.Spy(model := optimizers[0][0])
+    spy = loop.Spy(model := optimizers[0][0])
     for _, optimizer in optimizers:
         for p in model.parameters():
             p.grad = torch.ones_like(p)
@@ -351,12 +352,12 @@ def test_a_longer_run_that_says_nothing_is_judged_elsewhere(step):
 
 
 def test_handing_over_the_values_leaves_no_trace(monkeypatch):
-    monkeypatch.setattr(probes_training, "attribute", lambda name: SimpleNamespace)
+    monkeypatch.setattr(training, "attribute", lambda name: SimpleNamespace)
     model = torch.nn.BatchNorm1d(2).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
     wire = Wire(3)
-    assert len(list(probes_training.Batches(wire, model, [1, 3]))) == 3
+    assert len(list(training.Batches(wire, model, [1, 3]))) == 3
     assert [set(message) - {"draw"} for message in wire.messages] == [
         set(), {"parameters", "buffers"}, set(), {"parameters", "buffers"},
     ]  # fmt: skip
@@ -366,11 +367,11 @@ def test_handing_over_the_values_leaves_no_trace(monkeypatch):
 
 
 def test_model_that_cannot_tell_its_values_is_not_looked_at(monkeypatch):
-    monkeypatch.setattr(probes_training, "attribute", lambda name: SimpleNamespace)
+    monkeypatch.setattr(training, "attribute", lambda name: SimpleNamespace)
     model = torch.nn.Identity()
     model.named_parameters = None
     wire = Wire(2)
-    assert len(list(probes_training.Batches(wire, model, [1]))) == 2
+    assert len(list(training.Batches(wire, model, [1]))) == 2
     assert wire.messages == [{"draw": 0}, {"draw": 1}, {"draw": 2}]
 
 
@@ -395,9 +396,9 @@ class Wire:
 
 @pytest.mark.parametrize("drawn", [0, 1, 3, 4])
 def test_nothing_is_left_on_the_wire_however_many_batches_a_loop_draws(monkeypatch, drawn):
-    monkeypatch.setattr(probes_training, "attribute", lambda name: SimpleNamespace)
+    monkeypatch.setattr(training, "attribute", lambda name: SimpleNamespace)
     wire = Wire(3)
-    batches = probes_training.Batches(wire, torch.nn.Identity(), [])
+    batches = training.Batches(wire, torch.nn.Identity(), [])
     assert len(list(itertools.islice(batches, drawn))) == min(drawn, 3)
     assert wire.taken == len(wire.messages)
     # After the end nothing is asked for any more.

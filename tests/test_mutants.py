@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from grader import mutants
-from grader.mutants import Fate, Mutant
+from grader.upkeep import mutants
+from grader.upkeep.mutants import Fate, Mutant
 
 FATES = [
     Fate("masks.py", "1.2: <= -> <", 40, "1.2 (failed)"),

@@ -11,7 +11,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from grader import notebooks, settings
+from grader.base import settings
+from grader.cli import notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "notebooks"

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from grader.draws import Draws
+from grader.model.draws import Draws
+from grader.model.parameters import ProbeConfig, parameter_shapes
 from grader.oracle import attention, layers, models, training
 from grader.oracle.scope import Scope, Trace
-from grader.parameters import ProbeConfig, parameter_shapes
 
 B, T, S, H, K = 2, 3, 5, 7, 11
 D = H * K

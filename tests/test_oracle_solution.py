@@ -14,10 +14,10 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from grader.draws import PAD, Draws
+from grader.model.draws import PAD, Draws
+from grader.model.parameters import ProbeConfig, parameter_shapes
 from grader.oracle.models import decoder_only, seq2seq
 from grader.oracle.scope import Scope
-from grader.parameters import ProbeConfig, parameter_shapes
 from transformer import config as package_config
 from transformer.config import ModelConfig
 from transformer.models import DecoderOnlyTransformer, Seq2SeqTransformer

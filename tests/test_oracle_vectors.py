@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from vector_cases import ATTENTION_NAMES, RENAMED, Case, modern_config, modern_name, our_config
 
+from grader.model.parameters import ProbeConfig, parameter_shapes
 from grader.oracle import attention, layers, models, training
 from grader.oracle.scope import Scope
-from grader.parameters import ProbeConfig, parameter_shapes
 
 Outcome = dict[str, Any]
 PATHS = sorted((Path(__file__).parent / "vectors").glob("*.safetensors"))

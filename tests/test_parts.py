@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grader import causes, handed, tracing
-from grader.blocks import silenced
-from grader.causes import suspect
-from grader.compare import TOLERANCE
-from grader.draws import Draws
-from grader.expectations import Expectations
-from grader.outcomes import Place, outcome, student_outcome
-from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import (
+from grader.asking.compare import TOLERANCE
+from grader.asking.expectations import Expectations
+from grader.asking.submission import Question
+from grader.base.result import CheckFailed, Diagnosis, Outcome, Status
+from grader.base.student_error import StudentError
+from grader.model.draws import Draws
+from grader.model.parameters import ProbeConfig, parameter_shapes
+from grader.parts import causes, forwarded_arguments
+from grader.parts.blocks import silenced
+from grader.parts.causes import suspect
+from grader.parts.judging import (
     TOLERANCE_FLOAT32,
     Call,
     Case,
@@ -25,10 +27,9 @@ from grader.parts import (
     try_calls,
     try_refusals,
 )
-from grader.result import CheckFailed, Diagnosis, Outcome, Status
-from grader.student_error import StudentError
-from grader.submission import Question
-from grader.trials import try_modules
+from grader.parts.trials import try_modules
+from grader.run import blame
+from grader.run.outcomes import Place, outcome, student_outcome
 
 CONFIG = ProbeConfig(d_model=6, num_heads=2, d_ff=7)
 VALID = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
@@ -312,10 +313,13 @@ def test_offset_and_cache_must_reach_attention(given, code):
     submission = Answering([{}, calls])
     arguments = submission, TRIAL, "query_offset", {"self_attention": "slot 0"}
     if code is None:
-        assert handed.try_offset_and_cache(*arguments)["offset"] == handed.OFFSET
+        assert (
+            forwarded_arguments.try_offset_and_cache(*arguments)["offset"]
+            == forwarded_arguments.OFFSET
+        )
         return
     with pytest.raises(CheckFailed) as failure:
-        handed.try_offset_and_cache(*arguments)
+        forwarded_arguments.try_offset_and_cache(*arguments)
     assert failure.value.diagnosis.code == code
 
 
@@ -366,6 +370,6 @@ def test_failed_task_is_called_the_cause_only_where_the_evidence_ties_it(part, c
     known = Diagnosis("raised", part, cause, "Look at it.")
     earlier = Diagnosis("causal_too_wide", "masks", "too wide.", "Look.")
     parts = [Outcome("check", "1.2", None, Status.FAILED, "", earlier)]
-    found = tracing.traced(outcome(Status.ERROR, cause, known), GATE, parts, {}, {}).diagnosis
+    found = blame.traced(outcome(Status.ERROR, cause, known), GATE, parts, {}, {}).diagnosis
     assert found.advice.startswith(advice)
     assert found.part == ("masks" if cause == earlier.cause else part)

@@ -28,9 +28,9 @@ from platform_cases import (
     tree,
 )
 
-from grader.platforms import EXPORTERS, ExportError
-from grader.platforms.common import OUR_FAULT, UNFINISHED
-from grader.platforms.markdown import escaped
+from grader.report.platforms import EXPORTERS, ExportError
+from grader.report.platforms.common import OUR_FAULT, UNFINISHED
+from grader.report.platforms.markdown import escaped
 
 ALL = pytest.mark.parametrize("name", EXPORTERS)
 HOSTILE = "\x00\x1b[31mred\x1b[0m \u202e \ud800 \ufffe ]]> <b>&amp; | `x` @all\r\n::error::no\x85"

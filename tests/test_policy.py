@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from grader import policy
-from grader.intake import Staged
-from grader.policy import Inspected
+from grader.intake import policy
+from grader.intake.policy import Inspected
+from grader.intake.staging import Staged
 
 TASKS = ("masks.py", "attention.py", "residual.py", "encoder.py", "decoder.py", "training.py")
 SDPA = "torch.nn.functional.scaled_dot_product_attention"

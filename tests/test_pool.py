@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.pool import Pool, answered
+from grader.run.pool import Pool, answered
 
 ROOT = Path(__file__).resolve().parent.parent
 JUDGE = """

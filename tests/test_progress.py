@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from grader import progress
+from grader.base import progress
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""`grader.release` turns a solution into a starter, or says by file and line why not."""
+"""`grader.upkeep.release` turns a solution into a starter, or says by file and line why not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grader import release
+from grader.upkeep import release
 
 WHOLE = '''\
 """Given."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from grader import report_html
-from grader.result import clean
+from grader.base.result import clean
+from grader.report import html_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 VOID = {"meta", "br", "link", "img", "hr", "input"}
@@ -114,7 +114,7 @@ class Outline(HTMLParser):
 @pytest.mark.parametrize("made", [PASSED, FAILED, BLOCKED, hostile()],
                          ids=["passed", "failed", "blocked", "hostile"])  # fmt: skip
 def test_page_is_well_formed_self_contained_and_readable(made):
-    page = report_html.render(made)
+    page = html_report.render(made)
     outline = Outline(page)
     assert {tag for tag, _ in outline.tags} & {"script", "link", "img", "iframe", "object"} == set()
     for _, attributes in outline.tags:
@@ -131,22 +131,22 @@ def test_page_is_well_formed_self_contained_and_readable(made):
 
 
 def test_student_sees_no_seed_no_replay_and_no_flag():
-    page = report_html.render(FAILED)
+    page = html_report.render(FAILED)
     assert "7411" not in page and "--seed" not in page and "only for staff" not in page
 
 
 def test_verdict_and_place_where_it_stopped_are_said():
-    assert "100 of 100 points" in report_html.render(PASSED)
-    failed = report_html.render(FAILED)
+    assert "100 of 100 points" in html_report.render(PASSED)
+    failed = html_report.render(FAILED)
     assert "Not passed" in failed and "Gate 1, future independence, is where it stopped" in failed
     assert failed.count("stopped here") == 1
-    assert "Still to write: task 1." in report_html.render(BLOCKED)
+    assert "Still to write: task 1." in html_report.render(BLOCKED)
     lost = PASSED | {"score": None, "passed": False, "grader_error": "ours"}
-    assert "No score" in report_html.render(lost)
+    assert "No score" in html_report.render(lost)
 
 
 def test_leak_is_drawn_and_said():
-    page = report_html.render(FAILED)
+    page = html_report.render(FAILED)
     assert page.count('class="leak"') == 2 and page.count('class="forbidden"') == 1
     assert "2 forbidden cells moved" in page
     assert "leaves the struck-out triangle above the diagonal at 0" in page
@@ -155,7 +155,7 @@ def test_leak_is_drawn_and_said():
 
 def test_missing_gradient_is_marked():
     norms = {"a.weight": 1.0, "b.weight": None, "c.bias": 0.0}
-    page = report_html.render(
+    page = html_report.render(
         tree([check("failed", gradient_norms=norms)] + [check("blocked")] * 3)
     )
     assert "2 of 3 parameters have none" in page
@@ -164,12 +164,12 @@ def test_missing_gradient_is_marked():
 def test_padding_is_drawn_by_sublayer():
     gaps = {"encoder.blocks.0.self_attention": [0.0, 0.3], "decoder.blocks.0.self_branch": [0, 0]}
     found = check("failed", difference_by_sublayer=gaps, tolerance=1e-6)
-    page = report_html.render(tree([check("passed"), found, check("blocked"), check("blocked")]))
+    page = html_report.render(tree([check("passed"), found, check("blocked"), check("blocked")]))
     assert "differences in encoder.blocks.0.self_attention." in page
 
 
 def test_training_is_shown_although_it_passed():
-    page = report_html.render(PASSED)
+    page = html_report.render(PASSED)
     assert "Loss curve: from 2.5 to 0.1" in page
     assert "length 3: 1.00; length 7: 0.50" in page
     assert page.count('<td class="wrong">5<span class="mark"> wrong</span></td>') == 1
@@ -178,9 +178,9 @@ def test_training_is_shown_although_it_passed():
 
 @pytest.mark.parametrize("made", [PASSED, hostile()], ids=["passed", "hostile"])
 def test_report_is_small_and_written_in_no_time(tmp_path, made):
-    report_html.template("report.html.j2")
+    html_report.template("report.html.j2")
     began = time.process_time()
-    report_html.write(clean(made), tmp_path / "report.html")
+    html_report.write(clean(made), tmp_path / "report.html")
     assert time.process_time() - began < 1.0
     assert (tmp_path / "report.html").stat().st_size < 2_000_000
 
@@ -205,7 +205,7 @@ def test_any_evidence_is_survived():
     for value in odd:
         for key in keys:
             gate = check("failed", **({"loss_curve": [1, 2]} | {key: value}))
-            Outline(report_html.render(tree([gate, *[check("blocked")] * 3])))
+            Outline(html_report.render(tree([gate, *[check("blocked")] * 3])))
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt install chromium")
@@ -219,7 +219,7 @@ def test_any_evidence_is_survived():
 )  # fmt: skip
 def test_browser_opens_it_without_errors(tmp_path, made, words):
     page = tmp_path / "report.html"
-    report_html.write(json.loads(json.dumps(clean(made))), page)
+    html_report.write(json.loads(json.dumps(clean(made))), page)
     assert CHROMIUM is not None
     done = subprocess.run(
         [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",

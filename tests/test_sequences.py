@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from grader import sequences, settings
-from grader.decoding import Decoded, disagreements, exact
-from grader.draws import BOS, EOS, PAD, Draws
+from grader.base import settings
+from grader.gates import sequences
+from grader.gates.decoding import Decoded, disagreements, exact
+from grader.model.draws import BOS, EOS, PAD, Draws
+from grader.model.parameters import ProbeConfig, parameter_shapes
 from grader.oracle.models import seq2seq
 from grader.oracle.scope import Scope
-from grader.parameters import ProbeConfig, parameter_shapes
 
 LAB = settings.load()
 DATA = sequences.draw(Draws(7, "gate 4"), LAB)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from grader import similar
 from grader.__main__ import main
+from grader.classroom import similar
 
 STARTER = Path("starter/transformer")
 FORM = """

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grader import causes
-from grader.draws import Draws
+from grader.model.draws import Draws
+from grader.model.parameters import ProbeConfig, parameter_shapes
 from grader.oracle.registry import ANSWERS
-from grader.parameters import ProbeConfig, parameter_shapes
+from grader.parts import causes
 
 CONFIG = ProbeConfig(d_model=15, num_heads=3, d_ff=7, num_layers=3)
 BATCH, LENGTH, KEYS = 2, 5, 7

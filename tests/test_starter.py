@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from grader import release, settings
+from grader.base import settings
+from grader.upkeep import release
 
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTION = ROOT / "solution"

@@ -7,7 +7,7 @@ from argparse import Namespace
 import pytest
 
 from grader.__main__ import kept, main
-from grader.stopping import asked, stopping
+from grader.base.stopping import asked, stopping
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals")
 

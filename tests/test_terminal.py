@@ -11,10 +11,10 @@ import pytest
 from platform_cases import mixed
 from rich.console import Console
 
-from grader.platforms import common
-from grader.problems import flags
-from grader.result import Outcome, Status
-from grader.terminal import Progress, pace, verdict
+from grader.base.result import Outcome, Status
+from grader.report.platforms import common
+from grader.report.problems import flags
+from grader.report.terminal import Progress, pace, verdict
 
 ENDED = Outcome("x", "6.4", None, Status.PASSED, "fine")
 

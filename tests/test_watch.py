@@ -17,8 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from grader import quick, settings, watch
-from grader.result import Outcome, Status
+from grader.base import settings
+from grader.base.result import Outcome, Status
+from grader.cli import check, watch
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 120.0
@@ -182,7 +183,7 @@ def test_dependent_tasks_and_gates_follow_and_a_save_ends_the_round(tmp_path):
 def test_task_that_was_wrong_is_looked_at_again_after_any_save():
     one = object.__new__(watch.Watcher)
     one.lab, one.tasks, one.owed, one.superseded = settings.load(), None, [], False
-    one.stubs = [stub.id for stub in quick.stubs_of(one.lab)]
+    one.stubs = [stub.id for stub in check.stubs_of(one.lab)]
     found = {"2.1": Status.PASSED, "3.1": Status.NOT_IMPLEMENTED, "S1": Status.BLOCKED,
              "S2": Status.ERROR, "6.3": Status.FAILED}  # fmt: skip
     one.outcomes = {stub: Outcome(stub, stub, None, status, "") for stub, status in found.items()}
@@ -197,7 +198,7 @@ def test_task_that_was_wrong_is_looked_at_again_after_any_save():
 def test_a_round_that_a_save_ends_is_told_from_one_that_control_c_ends(monkeypatch, meant):
     one = object.__new__(watch.Watcher)
     one.lab, one.tasks, one.owed, one.outcomes = settings.load(), None, [], {}
-    one.stubs = [stub.id for stub in quick.stubs_of(one.lab)]
+    one.stubs = [stub.id for stub in check.stubs_of(one.lab)]
 
     def look(*_: object) -> None:
         one.superseded = True

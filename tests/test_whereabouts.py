@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from grader import sandbox, settings
-from grader.launchers import LogDrain
-from grader.outcomes import Place, lost_outcome
-from grader.submission import Submission, call
-from grader.whereabouts import FUNCTIONS, LOOPS, Frame, Whereabouts, narrowed
-from grader.workers import WorkerLost
-from grader.workshop import Workshop
+from grader import sandbox
+from grader.asking.submission import Submission, call
+from grader.base import settings
+from grader.link.launchers import LogDrain
+from grader.link.whereabouts import FUNCTIONS, LOOPS, Frame, Whereabouts, narrowed
+from grader.link.workers import WorkerLost
+from grader.link.workshop import Workshop
+from grader.run.outcomes import Place, lost_outcome
 
 FILES = {
     "__init__.py": "",

@@ -8,12 +8,13 @@ import numpy as np
 import psutil
 import pytest
 
-from grader import sandbox, settings
-from grader.job import Job
-from grader.student_error import StudentError
-from grader.submission import Submission, call
-from grader.workers import Worker, WorkerLost
-from grader.workshop import Workshop
+from grader import sandbox
+from grader.asking.submission import Submission, call
+from grader.base import settings
+from grader.base.student_error import StudentError
+from grader.link.workers import Worker, WorkerLost
+from grader.link.workshop import Workshop
+from grader.run.context import Job
 
 TREE = {
     "__init__.py": "",

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from grader import independence, invariance
-from grader.benches import Benches, Pair
-from grader.draws import Draws
-from grader.independence import Changes, Trial, changes
-from grader.influence import Findings
-from grader.invariance import Batch, Bench, Model
-from grader.submission import Question
+from grader.asking.submission import Question
+from grader.gates import independence, invariance
+from grader.gates.independence import Changes, Trial, changes
+from grader.gates.influence import Findings
+from grader.gates.invariance import Batch, Bench, Model
+from grader.gates.model_pool import Benches, Pair
+from grader.model.draws import Draws
 
 Asked = list[tuple[Batch, Changes]]
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import influence, invariance, padding
-from grader.benches import Benches, Pair
-from grader.draws import BOS, PAD, Draws, Ids
-from grader.influence import Findings
-from grader.invariance import ROUNDING, Batch, Bench, Model, logits_of
-from grader.submission import Question, Submission, forward
+from grader.asking.submission import Question, Submission, forward
+from grader.gates import influence, invariance, padding
+from grader.gates.influence import Findings
+from grader.gates.invariance import ROUNDING, Batch, Bench, Model, logits_of
+from grader.gates.model_pool import Benches, Pair
+from grader.model.draws import BOS, PAD, Draws, Ids
 
 RESPONDS = 1e-4
 EXTRA = 2

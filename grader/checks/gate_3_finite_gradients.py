@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import gradients, invariance
-from grader.benches import Benches, Pair
-from grader.draws import BOS, EOS, PAD, Draws, Ids
-from grader.gradients import ORDINARY, Found, Learning, Moves, Share, schedule
-from grader.influence import Findings
-from grader.invariance import Batch, Bench, Model
-from grader.settings import Settings
-from grader.student_error import StudentError
-from grader.submission import Question, call, handle
+from grader.asking.submission import Question, call, handle
+from grader.base.settings import Settings
+from grader.base.student_error import StudentError
+from grader.gates import gradients, invariance
+from grader.gates.gradients import ORDINARY, Found, Learning, Moves, Share, schedule
+from grader.gates.influence import Findings
+from grader.gates.invariance import Batch, Bench, Model
+from grader.gates.model_pool import Benches, Pair
+from grader.model.draws import BOS, EOS, PAD, Draws, Ids
 
 # Lengths of source and target rows.
 SHORT = ((1, 1, 1), (1, 1, 1))

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import decoding, independence, invariance, learned, sequences, training
-from grader.compare import DTYPE_WORDS, fail
-from grader.draws import BOS, EOS, Draws
-from grader.independence import Trial
-from grader.influence import Findings
-from grader.invariance import Bench, Model
-from grader.parameters import ProbeConfig
-from grader.sequences import Sequences
-from grader.settings import Settings
-from grader.student_error import StudentError
-from grader.submission import Question, Submission
-from grader.training import SCRAMBLED, TRAINED, UNTRAINED, Attempt
+from grader.asking.compare import DTYPE_WORDS, fail
+from grader.asking.submission import Question, Submission
+from grader.base.settings import Settings
+from grader.base.student_error import StudentError
+from grader.gates import decoding, independence, invariance, learned, sequences, training
+from grader.gates.independence import Trial
+from grader.gates.influence import Findings
+from grader.gates.invariance import Bench, Model
+from grader.gates.sequences import Sequences
+from grader.gates.training import SCRAMBLED, TRAINED, UNTRAINED, Attempt
+from grader.model.draws import BOS, EOS, Draws
+from grader.model.parameters import ProbeConfig
 
 KINDS = ("encoder self-attention", "decoder self-attention", "cross-attention")
 

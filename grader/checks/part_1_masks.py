@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader.causes import fail, suspect
-from grader.compare import Suspect, judge
-from grader.draws import Draws
-from grader.expectations import Ask
-from grader.parts import Call, returned, try_calls, try_refusals
-from grader.submission import Submission, call, tensor
+from grader.asking.compare import Suspect, judge
+from grader.asking.expectations import Ask
+from grader.asking.submission import Submission, call, tensor
+from grader.model.draws import Draws
+from grader.parts.causes import fail, suspect
+from grader.parts.judging import Call, returned, try_calls, try_refusals
 
 PADDING, COMBINE = "masks.padding_mask", "masks.combine_masks"
 # Queries, keys and offset; some longer than any vector register.

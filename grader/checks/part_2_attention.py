@@ -8,23 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import causes
-from grader.causes import fail, suspect
-from grader.compare import Suspect, judge
-from grader.draws import Draws
-from grader.expectations import Ask, Expected
-from grader.parts import (
-    Call,
-    ask,
-    in_float32,
-    returned,
-    sure,
-    try_calls,
-    try_refusals,
-)
-from grader.result import CheckFailed
-from grader.student_error import StudentError
-from grader.submission import (
+from grader.asking.compare import Suspect, judge
+from grader.asking.expectations import Ask, Expected
+from grader.asking.submission import (
     Question,
     Submission,
     build,
@@ -34,6 +20,12 @@ from grader.submission import (
     handle,
     tensor,
 )
+from grader.base.result import CheckFailed
+from grader.base.student_error import StudentError
+from grader.model.draws import Draws
+from grader.parts import causes
+from grader.parts.causes import fail, suspect
+from grader.parts.judging import Call, ask, in_float32, returned, sure, try_calls, try_refusals
 
 FUNCTION = "attention.scaled_dot_product_attention"
 SHAPE = (2, 3, 5, 7, 11)  # B, H, T, S, K

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import causes
-from grader.causes import chosen, fail
-from grader.compare import agrees
-from grader.draws import Draws
-from grader.expectations import Ask
-from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import Case, Findings, Trial, ask, built_on, returned, sure, try_refusals
-from grader.submission import Submission, tensor
-from grader.trials import try_modules
+from grader.asking.compare import agrees
+from grader.asking.expectations import Ask
+from grader.asking.submission import Submission, tensor
+from grader.model.draws import Draws
+from grader.model.parameters import ProbeConfig, parameter_shapes
+from grader.parts import causes
+from grader.parts.causes import chosen, fail
+from grader.parts.judging import Case, Findings, Trial, ask, built_on, returned, sure, try_refusals
+from grader.parts.trials import try_modules
 
 # B, T, S and D differ, as do heads and head width; dropout must rest in eval().
 CONFIG = ProbeConfig(d_model=15, num_heads=3, dropout=0.5)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from grader import causes
-from grader.draws import Draws
-from grader.expectations import Ask
-from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import Case, Trial
-from grader.submission import Submission
-from grader.trials import try_modules
+from grader.asking.expectations import Ask
+from grader.asking.submission import Submission
+from grader.model.draws import Draws
+from grader.model.parameters import ProbeConfig, parameter_shapes
+from grader.parts import causes
+from grader.parts.judging import Case, Trial
+from grader.parts.trials import try_modules
 
 WIDTH = 7
 ADVICE = "Follow x from the start to the sum: what is added to what, and what is normalised?"

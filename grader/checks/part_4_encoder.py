@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import causes
-from grader.blocks import (
+from grader.asking.expectations import Ask
+from grader.asking.submission import Submission
+from grader.model.draws import Draws
+from grader.parts import causes
+from grader.parts.blocks import (
     BLOCK_ADVICE,
     EARLIER,
     PLACEMENTS,
@@ -20,11 +23,8 @@ from grader.blocks import (
     stack,
     tokens,
 )
-from grader.draws import Draws
-from grader.expectations import Ask
-from grader.parts import Case, Findings, built_on
-from grader.submission import Submission
-from grader.trials import try_modules
+from grader.parts.judging import Case, Findings, built_on
+from grader.parts.trials import try_modules
 
 VALID = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
 ONE_ROW = np.array([[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]], bool)

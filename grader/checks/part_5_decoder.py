@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import causes
-from grader.blocks import (
+from grader.asking.expectations import Ask
+from grader.asking.submission import Submission
+from grader.model.draws import Draws
+from grader.parts import causes
+from grader.parts.blocks import (
     BLOCK_ADVICE,
     EARLIER,
     PLACEMENTS,
@@ -21,12 +24,9 @@ from grader.blocks import (
     tokens,
     unweighted,
 )
-from grader.draws import Draws
-from grader.expectations import Ask
-from grader.handed import try_offset_and_cache
-from grader.parts import Case, Findings, built_on
-from grader.submission import Submission
-from grader.trials import try_modules
+from grader.parts.forwarded_arguments import try_offset_and_cache
+from grader.parts.judging import Case, Findings, built_on
+from grader.parts.trials import try_modules
 
 KEYS = 7
 # A hole among the real tokens: under a causal mask no real token sees padding at the end.

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from grader import loop, optimizers
-from grader.draws import Draws
-from grader.invariance import CLASSES
-from grader.parameters import ProbeConfig
-from grader.parts import sure
-from grader.settings import Settings
-from grader.student_error import StudentError
-from grader.submission import Question, Submission
+from grader.asking.submission import Question, Submission
+from grader.base.settings import Settings
+from grader.base.student_error import StudentError
+from grader.gates.invariance import CLASSES
+from grader.model.draws import Draws
+from grader.model.parameters import ProbeConfig
+from grader.parts import optimizers, training_loop
+from grader.parts.judging import sure
 
 CONFIG = ProbeConfig(vocab_size=11, d_model=6, num_heads=2, d_ff=7, max_len=16)
 RATES = (3e-3, 7e-4)
@@ -67,20 +67,20 @@ def test_train_takes_one_right_step_per_batch(
     """Train clears, computes, clips and steps once per batch, in train mode, and returns losses."""
     huge_answer, tiny_answer, many = submission.attempt(*three_runs(rng, lab))
     answers = sure(huge_answer), sure(tiny_answer)
-    free, clipped = (loop.read(answer, BATCH_SIZES) for answer in answers)
+    free, clipped = (training_loop.read(answer, BATCH_SIZES) for answer in answers)
     for seen in (free, clipped):
-        loop.judge_order(seen)
+        training_loop.judge_order(seen)
     for kind, seen, answer in zip(CLASSES, (free, clipped), answers, strict=True):
         rows = [batch["$batch"]["answers"] for batch in draw_batches(rng, kind)]
-        loop.judge_reading(seen, answer["own_inputs"], rows)
+        training_loop.judge_reading(seen, answer["own_inputs"], rows)
         optimizers.judge_memory(seen)
-    loop.judge_gradients(free)
-    loop.judge_clipping(clipped, TINY)
+    training_loop.judge_gradients(free)
+    training_loop.judge_clipping(clipped, TINY)
     for seen in (free, clipped):
-        loop.judge_losses(seen)
+        training_loop.judge_losses(seen)
     optimizers.judge_schedule(free, lab.recipe.learning_rate)
     if not isinstance(many, StudentError):  # a loop that cannot run this long is judged elsewhere
-        long = loop.read(many, [1] * LONG_RUN)
+        long = training_loop.read(many, [1] * LONG_RUN)
         optimizers.judge_long_memory(long.steps)
         optimizers.judge_long_run(LONG_RUN, many["schedules"], long.left_training)
     gap = max(step["gap"] for step in free.steps)
@@ -105,9 +105,9 @@ def test_train_stops_when_the_batches_do(
             submission.ask(watch(lab, "seq2seq", draw_batches(rng, "seq2seq"), HUGE))
             optimizers.explain_early_end(answer, supply, len(BATCH_SIZES))
             raise answer
-        seen = loop.read(answer, BATCH_SIZES[:supply])
-        loop.judge_count(seen)
-        loop.judge_losses(seen)
+        seen = training_loop.read(answer, BATCH_SIZES[:supply])
+        training_loop.judge_count(seen)
+        training_loop.judge_losses(seen)
     return {"supplies": [*SUPPLIES]}
 
 

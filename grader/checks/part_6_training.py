@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from grader.causes import fail, suspect
-from grader.compare import Suspect
-from grader.draws import BOS, EOS, PAD, Draws
-from grader.expectations import Ask
-from grader.parts import Call, try_calls, try_refusals
-from grader.submission import Question, Submission, call, tensor
+from grader.asking.compare import Suspect
+from grader.asking.expectations import Ask
+from grader.asking.submission import Question, Submission, call, tensor
+from grader.model.draws import BOS, EOS, PAD, Draws
+from grader.parts.causes import fail, suspect
+from grader.parts.judging import Call, try_calls, try_refusals
 
 # What is read and what is to be answered, one pair per row; of some mistakes only the latter can
 # be told.

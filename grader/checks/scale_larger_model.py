@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import pytest
 
-from grader import learned, sequences, training
+from grader.asking.submission import Submission
+from grader.base.settings import Settings, enlarged
 from grader.checks.gate_4_greedy_accuracy import describe, train
-from grader.draws import Draws
-from grader.influence import Findings
-from grader.settings import Settings, enlarged
-from grader.submission import Submission
+from grader.gates import learned, sequences, training
+from grader.gates.influence import Findings
+from grader.model.draws import Draws
 
 
 def grow(

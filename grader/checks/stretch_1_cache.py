@@ -8,14 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import stepwise
-from grader.causes import fail, suspect
-from grader.compare import judge
-from grader.draws import Draws
-from grader.parameters import ProbeConfig
-from grader.parts import Findings, ask, sure, try_refusals
-from grader.student_error import StudentError
-from grader.submission import Question, Submission, build, call, config, forward, handle, tensor
+from grader.asking.compare import judge
+from grader.asking.submission import (
+    Question,
+    Submission,
+    build,
+    call,
+    config,
+    forward,
+    handle,
+    tensor,
+)
+from grader.base.student_error import StudentError
+from grader.model.draws import Draws
+from grader.model.parameters import ProbeConfig
+from grader.parts import stepwise
+from grader.parts.causes import fail, suspect
+from grader.parts.judging import Findings, ask, sure, try_refusals
 
 CACHE = "kv_cache.KVCache"
 FILE = CACHE.split(".")[0]

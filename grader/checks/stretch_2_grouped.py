@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader.causes import suspect
-from grader.draws import Draws
-from grader.expectations import Ask
-from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import Call, Case, Findings, Trial, built_on, try_calls, try_refusals
-from grader.submission import Submission, call
-from grader.trials import try_modules
+from grader.asking.expectations import Ask
+from grader.asking.submission import Submission, call
+from grader.model.draws import Draws
+from grader.model.parameters import ProbeConfig, parameter_shapes
+from grader.parts.causes import suspect
+from grader.parts.judging import Call, Case, Findings, Trial, built_on, try_calls, try_refusals
+from grader.parts.trials import try_modules
 
 REPEAT = "attention.repeat_kv_heads"
 WHERE = "Look at which query heads are neighbours, and which of them share a key/value head."

@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import stepwise
-from grader.causes import fail, suspect
-from grader.compare import Suspect, agrees, judge
-from grader.draws import Draws
-from grader.expectations import Ask
-from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import (
+from grader.asking.compare import Suspect, agrees, judge
+from grader.asking.expectations import Ask
+from grader.asking.submission import Submission, call, tensor
+from grader.base.student_error import StudentError
+from grader.model.draws import Draws
+from grader.model.parameters import ProbeConfig, parameter_shapes
+from grader.parts import stepwise
+from grader.parts.causes import fail, suspect
+from grader.parts.judging import (
     Call,
     Case,
     Findings,
@@ -24,9 +26,7 @@ from grader.parts import (
     try_calls,
     try_refusals,
 )
-from grader.student_error import StudentError
-from grader.submission import Submission, call, tensor
-from grader.trials import try_modules
+from grader.parts.trials import try_modules
 
 # Whose mistakes make cached and uncached decoding differ, whatever the rotation does.
 EARLIER = ("1.2", "1.3", "2.1", "2.2", "2.3", "5.1", "5.2", "5.3", "S1")

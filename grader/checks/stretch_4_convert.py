@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader.causes import fail, suspect
-from grader.compare import agrees, judge
-from grader.draws import Draws, Weights
-from grader.parameters import ProbeConfig, parameter_shapes
-from grader.parts import try_refusals
-from grader.submission import Json, Question, Submission, build, call, config, tensor
+from grader.asking.compare import agrees, judge
+from grader.asking.submission import Json, Question, Submission, build, call, config, tensor
+from grader.model.draws import Draws, Weights
+from grader.model.parameters import ProbeConfig, parameter_shapes
+from grader.parts.causes import fail, suspect
+from grader.parts.judging import try_refusals
 
 GROUPED = ProbeConfig(vocab_size=11, d_model=12, num_heads=6, num_kv_heads=2, d_ff=7, num_layers=2,
                       max_len=13)  # fmt: skip

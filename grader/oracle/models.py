@@ -6,13 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from grader.oracle.attention import multi_head_attention, padding_mask, zero_padding
-from grader.oracle.layers import (
-    feed_forward,
-    norm,
-    sinusoidal_positions,
-    t5_bias,
-    token_embedding,
-)
+from grader.oracle.layers import feed_forward, norm, sinusoidal_positions, t5_bias, token_embedding
 from grader.oracle.scope import Array, Ids, Mask, Scope
 
 

@@ -1,4 +1,4 @@
-"""The oracle's answers by name, for `grader.expectations`."""
+"""The oracle's answers by name, for `grader.asking.expectations`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from grader.model.parameters import ProbeConfig
 from grader.oracle import attention, layers, models, slips, training
 from grader.oracle.scope import Array, Scope, Trace
-from grader.parameters import ProbeConfig
 
 Answer = Callable[..., Any]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from grader.parameters import ProbeConfig
+from grader.model.parameters import ProbeConfig
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

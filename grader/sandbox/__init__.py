@@ -5,12 +5,7 @@ The referee chooses (`choose`) and writes a `Plan`; the forked worker enters it 
 
 from grader.sandbox.confine import LayerFailed, Plan, close_other_fds, enter
 from grader.sandbox.isolation import LAYERS, Isolation, IsolationUnavailable, choose
-from grader.sandbox.processes import (
-    become_subreaper,
-    children_of,
-    kill_tree,
-    protect_memory,
-)
+from grader.sandbox.processes import become_subreaper, children_of, kill_tree, protect_memory
 
 __all__ = [
     "LAYERS",

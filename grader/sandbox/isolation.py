@@ -16,22 +16,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grader.base.places import GRADER, ROOT
 from grader.sandbox import landlock, processes, seccomp
 from grader.sandbox.confine import Plan
 from grader.sandbox.probe import INNER_LAYERS, Answer, Task, try_layers
 
 if TYPE_CHECKING:
-    from grader.settings import Limits
+    from grader.base.settings import Limits
 
 LAYERS = ("landlock", "seccomp", "uid", "bwrap")
 
-_PACKAGE = Path(__file__).resolve().parent.parent
 # What a zygote imports. Below bwrap the rest of the grader does not exist.
 WORKER_SIDE = (
-    "__init__.py", "zygote.py", "eager.py", "worker.py", "probes*.py", "frames.py", "sandbox"
+    "__init__.py", "worker", "probes", "link/__init__.py", "link/frames.py", "base/__init__.py",
+    "base/places.py", "sandbox",
 )  # fmt: skip
 # A layer hides the grader's files when a confined process cannot read this one, which none needs.
-_WITNESS = _PACKAGE / "policy.py"
+_WITNESS = GRADER / "intake" / "policy.py"
 
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/nix/store", "/etc/ld.so.cache")
 _HARDWARE = ("/sys/devices/system/cpu",)
@@ -80,7 +81,7 @@ class Isolation:
         """
         if not self.active("bwrap"):
             return []
-        own = sorted(str(path) for name in WORKER_SIDE for path in _PACKAGE.glob(name))
+        own = sorted(str(path) for name in WORKER_SIDE for path in GRADER.glob(name))
         return _bwrap(self.uid, (*self.readable, *own, str(trees)), str(scratches))
 
     def plan(self, *, tree: Path, scratch: Path, limits: Limits) -> Plan:
@@ -198,10 +199,14 @@ def _try_bwrap(python: str, uid: int | None, task: Task) -> Answer:
     if uid is None and os.geteuid() == 0:
         os.chown(task.scratch, 0, 0)
     code = (
-        f"import sys; sys.path.insert(0, {str(_PACKAGE.parent)!r}); "
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
         "from grader.sandbox.probe import main; main()"
     )
-    prefix = _bwrap(uid, (*task.readable, str(_PACKAGE / "sandbox")), task.scratch)
+    prefix = _bwrap(
+        uid,
+        (*task.readable, str(GRADER / "sandbox"), str(GRADER / "base" / "places.py")),
+        task.scratch,
+    )
     command = [*prefix, python, "-I", "-S", "-B", "-c", code, task.to_json()]
     try:
         done = subprocess.run(

@@ -1,0 +1,1 @@
+"""What every room may use and what itself uses no room."""

@@ -1,0 +1,1 @@
+"""What a person or a platform reads of a `results.json`; nothing here asks a submission."""

@@ -1,0 +1,1 @@
+"""One submission, end to end: staged, asked by every check, scored, written."""

@@ -1,0 +1,97 @@
+"""What one run of the checks is about, and why a check of it does not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from grader.asking import expectations
+from grader.base.result import Diagnosis, Outcome, Status
+from grader.base.settings import Settings
+from grader.intake.policy import Breach
+from grader.link.workers import Worker
+from grader.run.outcomes import FILES, Place, is_required, missing_file, policy_diagnosis, task_of
+
+LAST_GATE = 4
+Blocked = tuple[Status, str, Diagnosis | None]
+
+
+@dataclass
+class Job:
+    """What one run of the checks is about, and what it found."""
+
+    settings: Settings
+    seed: int
+    start_worker: Callable[[], Worker]
+    listen: Callable[[dict[str, Any]], None]
+    breaches: dict[str, Breach] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    expectations: expectations.Expectations = field(default_factory=expectations.Expectations)
+    keep_going: bool = False
+    tasks: frozenset[str] | None = None
+    gates: int = 4
+    scale: bool = False
+    outcomes: list[Outcome] = field(default_factory=list)
+    planned: list[str] = field(default_factory=list)
+    unanswered: list[str] = field(default_factory=list)
+    importing: bool = False  # Whether a file was never imported to its end.
+
+    def haste(self, gate: bool) -> int:
+        """Return how many times less than usual a check, or a gate, waits for an answer.
+
+        A submission that never answers would cost its limit of time at every check: the further
+        checks of the same stub are spared it, those of others are given less. What an optional part
+        did must not cost a gate its time.
+        """
+        if gate:
+            required = sum(is_required(stub) for stub in self.unanswered)
+            return 10 if required > 3 else 3 if required else 1
+        many = self.importing or len(self.unanswered) > 3
+        return 30 if many else 10 if self.unanswered else 1
+
+    def blocked(self, place: Place, file: str) -> Blocked | None:
+        """Return the status, sentence and diagnosis of a check that cannot run, None if it can.
+
+        `file` is the one that holds the check's stub.
+        """
+        return self._part_blocked(place.stub, file) if place.stub else self._gate_blocked(place)
+
+    def _part_blocked(self, stub: str, file: str) -> Blocked | None:
+        if stub in self.unanswered:
+            return Status.BLOCKED, f"an earlier check of {stub} got no answer", None
+        if file in self.missing:
+            return missing_file(file, self.missing[file])
+        breach = self.breaches.get(file.removesuffix(".py"))
+        return (Status.FAILED, breach.cause, policy_diagnosis(breach)) if breach else None
+
+    def _gate_blocked(self, place: Place) -> Blocked | None:
+        bad = [o for o in self.outcomes if o.gate and o.status is not Status.PASSED]
+        if any(o.gate == place.gate_name for o in bad):
+            return Status.BLOCKED, "an earlier check of this gate did not pass", None
+        if place.gate and place.gate > LAST_GATE:
+            return self._closed(bad)
+        if self.keep_going:
+            return None
+        if place.gate == 1:
+            return self._waits_for_part()
+        return (Status.BLOCKED, f"waits for gate {bad[0].gate}", None) if bad else None
+
+    def _closed(self, bad: list[Outcome]) -> Blocked | None:
+        """Keep the larger size closed until all four gates have passed."""
+        gates = [o.gate for o in bad if o.gate in self.settings.points.gates]
+        text = "the larger size opens once all four gates have passed;"
+        return (Status.BLOCKED, f"{text} {gates[0]} has not", None) if gates else None
+
+    def _waits_for_part(self) -> Blocked | None:
+        for earlier in self.outcomes:
+            if not earlier.stub or not is_required(earlier.stub):
+                continue
+            task = task_of(earlier.stub)
+            if earlier.status is Status.NOT_IMPLEMENTED:
+                state = "missing" if FILES[task] in self.missing else "not implemented yet"
+                text = f"waits for task {task} ({FILES[task]}), which is {state}"
+                return Status.BLOCKED, text, None
+            if FILES[task].removesuffix(".py") in self.breaches:
+                return Status.BLOCKED, f"waits for task {task}, which breaks the rules", None
+        return None

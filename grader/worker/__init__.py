@@ -1,0 +1,1 @@
+"""What runs beside a student's code: the zygote and the worker, both without secrets."""
