@@ -256,8 +256,8 @@ class MultiHeadAttention(nn.Module):
         """
         check_shapes(query, key_value, key_valid, query_valid, self.d_model)
         check_cache(key_value, query_offset, key_offset, cache, self.dropout)
-        source = query if key_value is None else key_value
-        num_keys = source.shape[1] + (0 if cache is None else cache.length)
+        keys = query if key_value is None else key_value
+        num_keys = keys.shape[1] + (0 if cache is None else cache.length)
         scores = (query.shape[0], self.num_heads, query.shape[1], num_keys)
         check_masks(attention_mask, query_valid, scores, causal, query_offset, key_offset)
 
