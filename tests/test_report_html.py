@@ -201,7 +201,7 @@ def test_any_evidence_is_survived():
     ]
     keys = ["influence", "difference_by_sublayer", "difference_per_position", "gradient_norms",
             "loss_curve", "accuracy_by_length", "attention", "example", "frames", "model",
-            "tolerance", "batches", "source", "exact_match_wanted"]  # fmt: skip
+            "tolerance", "steps", "source", "exact_match_wanted"]  # fmt: skip
     for value in odd:
         for key in keys:
             gate = check("failed", **({"loss_curve": [1, 2]} | {key: value}))

@@ -38,7 +38,7 @@ def test_greedy_decoding_answers_held_out_rows(
     evidence |= show_attention(submission, best, data)
     if best.exact_match < lab.accuracy.exact_match:
         seen = learned.read(submission, best, data)
-        if seen.forced > seen.exact_match + 0.3:
+        if seen.forced > min(seen.exact_match + 0.3, 0.99):  # it may have learned to look ahead
             judge_trained(submission, best, data, findings, evidence)
         learned.explain(best, data, seen, findings, evidence)
     judge_controls(best, lab, evidence)

@@ -21,7 +21,7 @@ TRAINED, UNTRAINED, SCRAMBLED = "trained", "untrained", "scrambled"
 LOOKED_AT = "looked at"
 CONTROL_ROWS = 128
 # The system counts processor time in hundredths of a second.
-YARDSTICK_STEPS = 8
+YARDSTICK_STEPS = 12
 WARM_UP_STEPS = 2
 # A step of the lab's own loop costs this many steps of the yardstick.
 LAB_LOOP = 1.3
