@@ -18,6 +18,7 @@ from .checks import (
     check_cache,
     check_masks,
     check_shapes,
+    numbers_are_known,
 )
 from .config import ModelConfig
 from .grouped import attend_from_one_token
@@ -290,6 +291,11 @@ class MultiHeadAttention(nn.Module):
             ValueError: A mask or a score_bias that does not fit the scores.
         """
         check_broadcast("score_bias", score_bias, (*queries.shape[:3], keys.shape[2]))
+        if mask is not None and not numbers_are_known():
+            # A traced program cannot stop at a row without a key, so the bias hides the keys.
+            hiding = torch.zeros_like(mask, dtype=queries.dtype).masked_fill(~mask, -math.inf)
+            score_bias = hiding if score_bias is None else score_bias + hiding
+            mask = None
         if self.num_kv_heads != self.num_heads:
             if queries.shape[2] == 1:
                 one_token = (queries, keys, values, mask, score_bias, self.dropout)
