@@ -116,6 +116,29 @@ class RelativeBias(NoPositions):
         return self.weight[buckets].permute(2, 0, 1)[None]  # (1, H, T, S)
 
 
+def within_window(
+    bias: Tensor | None, window: int | None, num_queries: int, num_keys: int, like: Tensor
+) -> Tensor | None:
+    """Hide from every query the keys that are too far behind it: their bias is -infinity.
+
+    Args:
+        bias: (1, H, T, S) float, or None.
+        window: Tokens that a query reaches, itself included; None means all.
+        num_queries: T; the last query stands at the last key.
+        num_keys: S.
+        like: Decides device and dtype.
+
+    Returns:
+        (1, H or 1, T, S) float; the bias as it came where nothing is that far behind.
+    """
+    if window is None or num_keys <= window:
+        return bias
+    keys = torch.arange(num_keys, device=like.device)
+    distance = keys[num_keys - num_queries :, None] - keys  # (T, S)
+    hiding = like.new_zeros(distance.shape).masked_fill(distance >= window, -math.inf)
+    return hiding[None, None] if bias is None else bias + hiding
+
+
 def make_positions(config: ModelConfig, embedding_std: float, bidirectional: bool) -> NoPositions:
     """Build the scheme that the configuration names.
 

@@ -74,7 +74,7 @@ class RotaryTables(ComputedTables):
     """The rotary angles of one attention layer, computed in advance.
 
     Args:
-        width: K, even.
+        width: How many of a head's K numbers rotate, from the first on; even.
         max_len: Positions computed in advance; later ones are computed when they are met.
         base: Base of the angles.
     """
@@ -90,7 +90,7 @@ class RotaryTables(ComputedTables):
         self.register_tables()
 
     def compute_tables(self) -> dict[str, Tensor]:
-        """Compute cosine and sine, (max_len, K) each."""
+        """Compute cosine and sine, (max_len, width) each."""
         cos, sin = rope_tables(self.max_len, self.width, base=self.base)
         return {"cos": cos, "sin": sin}
 
@@ -102,4 +102,8 @@ class RotaryTables(ComputedTables):
             cos, sin = self.cos[positions], self.sin[positions]
         else:
             cos, sin = rope_tables(length, self.width, offset, self.base)
-        return apply_rope(x, cos.to(x.device), sin.to(x.device))
+        cos, sin = cos.to(x.device), sin.to(x.device)
+        if x.shape[-1] == self.width:
+            return apply_rope(x, cos, sin)
+        turned = apply_rope(x[..., : self.width], cos, sin)
+        return torch.cat((turned, x[..., self.width :]), dim=-1)
