@@ -303,7 +303,7 @@ def test_interpreter_in_a_closed_folder_skips_the_other_user(open_folder: Path) 
 
 
 def test_doctor_says_every_layer_and_never_imports_torch() -> None:
-    code = "from grader import doctor; print(doctor.text())"
+    code = "from grader.cli import doctor; print(doctor.text())"
     code += "; import sys; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

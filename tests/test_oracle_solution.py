@@ -33,7 +33,7 @@ configs = st.builds(
     num_kv_heads=st.sampled_from([None, 1, 2, 3, 6]),
     num_layers=st.sampled_from([1, 2]),
     d_ff=st.just(11),
-    ffn=st.sampled_from(package_config.FEED_FORWARDS),
+    ffn=st.sampled_from([kind for kind in package_config.FEED_FORWARDS if kind != "gelu_tanh"]),
     norm=st.sampled_from(package_config.NORMS),
     placement=st.sampled_from(package_config.PLACEMENTS),
     positions=st.sampled_from(package_config.POSITIONS),
@@ -64,11 +64,21 @@ def build(kind, config):
 
 def test_probe_config_has_the_fields_and_defaults_of_the_model_config():
     ours = [(field.name, field.type, field.default) for field in fields(ProbeConfig)]
-    assert ours == [
+    theirs = [
         (field.name, getattr(field.type, "__name__", str(field.type)), field.default)
         for field in fields(ModelConfig)
     ]
-    assert ProbeConfig.from_dict(asdict(ModelConfig(d_ff=7))) == ProbeConfig(d_ff=7)
+    assert ours == theirs[: len(ours)]
+    # What only published models have; the lab's models and so the oracle keep the defaults.
+    assert [name for name, *_ in theirs[len(ours) :]] == [
+        "norm_eps",
+        "head_width",
+        "qkv_bias",
+        "qk_norm",
+        "rope_width",
+        "window",
+        "scale_embedding",
+    ]
     with pytest.raises(ValueError, match="'width'"):
         ProbeConfig.from_dict({"width": 3})
 

@@ -6,7 +6,7 @@ The vectors are float32 results; 1e-5 relative to the largest number is what the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,26 @@ from vector_cases import ATTENTION_NAMES, RENAMED, Case, modern_config, modern_n
 from grader.model.parameters import ProbeConfig, parameter_shapes
 from grader.oracle import attention, layers, models, training
 from grader.oracle.scope import Scope
+from transformer.config import ModelConfig
 
 Outcome = dict[str, Any]
 PATHS = sorted((Path(__file__).parent / "vectors").glob("*.safetensors"))
 
 
-def scope_of(case: Case, prefix: str = "", **fields: Any) -> Scope:
+def probe_of(config: ModelConfig) -> ProbeConfig:
+    """The configuration as the oracle knows it, without the fields of published models."""
+    known = [field.name for field in fields(ProbeConfig)]
+    return ProbeConfig(**{name: getattr(config, name) for name in known})
+
+
+def scope_of(case: Case, prefix: str = "", **changes: Any) -> Scope:
     """The weights of a case under our names, with `prefix` before what is not an embedding."""
     weights = {}
     for name, tensor in case.weights.items():
         for theirs, ours in RENAMED:
             name = name.replace(theirs, ours)
         weights[name if "embedding" in name else prefix + name] = tensor.numpy()
-    return Scope(ProbeConfig.from_dict(asdict(our_config(case, **fields))), weights)
+    return Scope(probe_of(our_config(case, **changes)), weights)
 
 
 def norm(case: Case, inputs: Outcome) -> Outcome:
@@ -89,7 +96,7 @@ def loss(case: Case, inputs: Outcome) -> Outcome:
 
 def modern(case: Case, inputs: Outcome) -> Outcome:
     theirs = modern_config(case)
-    config = ProbeConfig.from_dict(asdict(theirs))
+    config = probe_of(theirs)
     # A converted checkpoint lies among the outputs.
     given = case.weights if case.settings["op"] == "modern_lm" else case.expected
     prefix = "" if case.settings["op"] == "modern_lm" else "new."

@@ -40,6 +40,18 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
         raise ValueError(f"mask must name each of {num_keys} keys, got shape {tuple(mask.shape)}")
 
 
+def numbers_are_known() -> bool:
+    """Tell whether a decision may hang on the numbers in a tensor.
+
+    It may not while torch.compile or torch.export trace a program, which must hold for all
+    numbers, nor inside torch.func.vmap, where a tensor stands for many at once. What is wrong
+    with the numbers goes unnoticed there.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is None
+
+
 def check_broadcast(name: str, given: Tensor | None, full: tuple[int, ...]) -> None:
     """Refuse what would not leave the shape of the scores as it is.
 
@@ -155,15 +167,15 @@ def check_masks(
     Raises:
         ValueError: Another shape, or a real query before the first key of a causal call.
     """
-    if attention_mask is not None:
-        named = scores[-2:] if attention_mask.dim() != 3 else (scores[0], *scores[-2:])
-        if attention_mask.shape[-len(named) :] != named:
-            raise ValueError(
-                f"attention_mask must broadcast to {scores}, got shape "
-                f"{tuple(attention_mask.shape)}: it must name every query and every key"
-            )
+    shape = scores if attention_mask is None else tuple(attention_mask.shape)
+    named = (scores[0], *scores[2:]) if len(shape) == 3 else scores[2:]
+    if shape[-len(named) :] != named:
+        raise ValueError(
+            f"attention_mask must broadcast to {scores}, got shape {shape}: "
+            "it must name every query and every key"
+        )
     early = key_offset - query_offset
-    if causal and early > 0:
+    if causal and early > 0 and numbers_are_known():
         real = torch.ones(scores[0], scores[2]) if query_valid is None else query_valid
         if real[:, :early].any():
             raise ValueError(

@@ -1,7 +1,9 @@
 """Task S3: rotary positions, which turn queries and keys inside attention."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from .tables import ComputedTables
 
 
 def rope_tables(
@@ -75,11 +77,11 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     # END SOLUTION
 
 
-class RotaryTables(nn.Module):
+class RotaryTables(ComputedTables):
     """The rotary angles of one attention layer, computed in advance.
 
     Args:
-        width: K, even.
+        width: How many of a head's K numbers rotate, from the first on; even.
         max_len: Positions computed in advance; later ones are computed when they are met.
         base: Base of the angles.
     """
@@ -89,16 +91,26 @@ class RotaryTables(nn.Module):
 
     def __init__(self, width: int, max_len: int, base: float) -> None:
         super().__init__()
+        self.width = width
+        self.max_len = max_len
         self.base = base
-        cos, sin = rope_tables(max_len, width, base=base)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        self.register_tables()
+
+    def compute_tables(self) -> dict[str, Tensor]:
+        """Compute cosine and sine, (max_len, width) each."""
+        cos, sin = rope_tables(self.max_len, self.width, base=self.base)
+        return {"cos": cos, "sin": sin}
 
     def forward(self, x: Tensor, offset: int) -> Tensor:
         """Rotate x (B, H, T, K), whose first token stands at position offset."""
-        length, width = x.shape[-2:]
-        if offset + length <= self.cos.shape[0]:
+        length = x.shape[-2]
+        if offset + length <= self.max_len:
             positions = slice(offset, offset + length)
-            return apply_rope(x, self.cos[positions], self.sin[positions])
-        cos, sin = rope_tables(length, width, offset, self.base)
-        return apply_rope(x, cos.to(x.device), sin.to(x.device))
+            cos, sin = self.cos[positions], self.sin[positions]
+        else:
+            cos, sin = rope_tables(length, self.width, offset, self.base)
+        cos, sin = cos.to(x.device), sin.to(x.device)
+        if x.shape[-1] == self.width:
+            return apply_rope(x, cos, sin)
+        turned = apply_rope(x[..., : self.width], cos, sin)
+        return torch.cat((turned, x[..., self.width :]), dim=-1)

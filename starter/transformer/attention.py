@@ -18,11 +18,13 @@ from .checks import (
     check_cache,
     check_masks,
     check_shapes,
+    numbers_are_known,
 )
 from .config import ModelConfig
 from .grouped import attend_from_one_token
 from .kv_cache import KVCache
 from .masks import causal_mask, combine_masks, zero_padding
+from .norms import make_norm
 from .rotary import RotaryTables
 
 
@@ -116,7 +118,7 @@ class MultiHeadAttention(nn.Module):
     """Attend with several heads at once, each in its own K of the D dimensions.
 
     Args:
-        config: d_model, num_heads, num_kv_heads, bias, dropout and the rope fields are read.
+        config: d_model, dropout and the fields on heads, biases and rotation are read.
         rope: Whether queries and keys are rotated by their positions.
 
     Source: Vaswani et al. 2017, section 3.2.2, arxiv.org/abs/1706.03762.
@@ -127,15 +129,17 @@ class MultiHeadAttention(nn.Module):
         self.d_model = config.d_model
         self.num_heads = config.num_heads
         self.num_kv_heads = config.kv_heads
-        kv_width = config.kv_heads * config.d_head
-        self.q_proj = nn.Linear(config.d_model, config.d_model, bias=config.bias)
-        self.k_proj = nn.Linear(config.d_model, kv_width, bias=config.bias)
-        self.v_proj = nn.Linear(config.d_model, kv_width, bias=config.bias)
-        self.out_proj = nn.Linear(config.d_model, config.d_model, bias=config.bias)
+        width, kv_width = config.num_heads * config.d_head, config.kv_heads * config.d_head
+        qkv_bias = config.bias if config.qkv_bias is None else config.qkv_bias
+        self.q_proj = nn.Linear(config.d_model, width, bias=qkv_bias)
+        self.k_proj = nn.Linear(config.d_model, kv_width, bias=qkv_bias)
+        self.v_proj = nn.Linear(config.d_model, kv_width, bias=qkv_bias)
+        self.out_proj = nn.Linear(width, config.d_model, bias=config.bias)
+        self.query_norm = make_norm(config, config.d_head) if config.qk_norm else None
+        self.key_norm = make_norm(config, config.d_head) if config.qk_norm else None
         self.dropout = nn.Dropout(config.dropout)
-        self.rotary = (
-            RotaryTables(config.d_head, config.max_len, config.rope_base) if rope else None
-        )
+        rope_width = config.rope_width or config.d_head
+        self.rotary = RotaryTables(rope_width, config.max_len, config.rope_base) if rope else None
 
     def forward(
         self,
@@ -227,6 +231,8 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Rotate queries and keys by their positions, where these are rotary (given; task S3).
 
+        Where the configuration says so (qk_norm), both are normalised first.
+
         Args:
             queries: (B, H, T, K) float.
             keys: (B, H_kv, S, K) float, the new ones only.
@@ -237,6 +243,8 @@ class MultiHeadAttention(nn.Module):
         Returns:
             Both, in their shapes.
         """
+        if self.query_norm is not None and self.key_norm is not None:
+            queries, keys = self.query_norm(queries), self.key_norm(keys)
         if self.rotary is None:
             return queries, keys
         remembered = 0 if cache is None else cache.length
@@ -290,6 +298,11 @@ class MultiHeadAttention(nn.Module):
             ValueError: A mask or a score_bias that does not fit the scores.
         """
         check_broadcast("score_bias", score_bias, (*queries.shape[:3], keys.shape[2]))
+        if mask is not None and not numbers_are_known():
+            # A traced program cannot stop at a row without a key, so the bias hides the keys.
+            hiding = torch.zeros_like(mask, dtype=queries.dtype).masked_fill(~mask, -math.inf)
+            score_bias = hiding if score_bias is None else score_bias + hiding
+            mask = None
         if self.num_kv_heads != self.num_heads:
             if queries.shape[2] == 1:
                 one_token = (queries, keys, values, mask, score_bias, self.dropout)

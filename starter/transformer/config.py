@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 
-FEED_FORWARDS = ("relu", "gelu", "swiglu", "geglu")
+FEED_FORWARDS = ("relu", "gelu", "gelu_tanh", "swiglu", "geglu")
 NORMS = ("layernorm", "rmsnorm")
 PLACEMENTS = ("pre", "post")
 POSITIONS = ("sinusoidal", "learned", "t5bias", "rope", "none")
@@ -69,21 +69,31 @@ class ModelConfig:
     Args:
         vocab_size: V, number of token ids.
         d_model: D, width of the residual stream.
-        num_heads: H, number of query heads; must divide D.
+        num_heads: H, number of query heads; must divide D where head_width is None.
         num_kv_heads: number of key and value heads; must divide H. None means H (multi-head
             attention), 1 is multi-query attention, anything between is grouped-query attention.
         num_layers: number of blocks in each stack.
         d_ff: F, width inside the feed-forward layer.
-        ffn: "relu", "gelu", "swiglu" or "geglu".
+        ffn: "relu", "gelu", "gelu_tanh" (as in GPT-2), "swiglu" or "geglu".
         norm: "layernorm" or "rmsnorm".
+        norm_eps: what every norm adds to the variance; None means 1e-5 for "layernorm" and 1e-6
+            for "rmsnorm".
         placement: "pre" (norm before the sublayer) or "post" (norm after the residual sum).
         positions: "sinusoidal", "learned", "t5bias", "rope" or "none".
         rope_cross: rotary positions turn the queries and keys of cross-attention too.
         rope_base: base of the rotary angles.
+        rope_width: how many of a head's numbers rotate, from the first on; None means all.
+        head_width: K; None means D / H.
+        qk_norm: whether each head's queries and keys are normalised before they are rotated.
+        window: how many tokens back causal attention reaches, the token itself included; None
+            means all.
         bias: whether the linear layers of the blocks have a bias.
+        qkv_bias: whether the projections to queries, keys and values have one; None means as
+            `bias` says.
         dropout: probability in [0, 1).
         tied: whether the output projection is the (target) embedding table; None means no in the
             encoder-decoder and yes in the decoder-only model.
+        scale_embedding: whether token vectors are multiplied by sqrt(D).
         pad_id: id of the padding token; None means that every id is an ordinary token.
         max_len: rows of a learned position table; other schemes compute so many in advance.
         t5_buckets: buckets of the relative-position bias.
@@ -114,6 +124,14 @@ class ModelConfig:
     max_len: int = 512
     t5_buckets: int = 32
     t5_max_distance: int = 128
+    # What published models have and the lab's do not:
+    norm_eps: float | None = None
+    head_width: int | None = None
+    qkv_bias: bool | None = None
+    qk_norm: bool = False
+    rope_width: int | None = None
+    window: int | None = None
+    scale_embedding: bool = True
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "num_heads", "num_layers", "d_ff", "max_len"):
@@ -128,15 +146,24 @@ class ModelConfig:
             ("bias", (True, False)),
             ("rope_cross", (True, False)),
             ("tied", (True, False, None)),
+            ("qkv_bias", (True, False, None)),
+            ("qk_norm", (True, False)),
+            ("scale_embedding", (True, False)),
         ):
             if not any(getattr(self, name) is value for value in allowed):
                 raise TypeError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
         _check_number("dropout", self.dropout, "in [0, 1)", 0.0, 1.0)
+        if self.norm_eps is not None:
+            _check_number("norm_eps", self.norm_eps, "not negative and finite", 0.0)
+        if self.window is not None:
+            check_at_least("window", self.window, 1)
         if self.pad_id is not None:
             check_id("pad_id", self.pad_id, self.vocab_size)
 
     def _check_heads(self) -> None:
-        if self.d_model % self.num_heads:
+        if self.head_width is not None:
+            check_at_least("head_width", self.head_width, 1)
+        elif self.d_model % self.num_heads:
             raise ValueError(
                 f"d_model must be divisible by num_heads, got {self.d_model} and {self.num_heads}"
             )
@@ -148,10 +175,19 @@ class ModelConfig:
             )
 
     def _check_positions(self) -> None:
-        if (self.positions == "rope" or self.rope_cross) and self.d_head % 2:
+        rotary = self.positions == "rope" or self.rope_cross
+        if self.rope_width is not None:
+            check_at_least("rope_width", self.rope_width, 2)
+            if self.rope_width % 2 or self.rope_width > self.d_head:
+                raise ValueError(
+                    f"rope_width must be even and at most the head width {self.d_head}, "
+                    f"got {self.rope_width}"
+                )
+        elif rotary and self.d_head % 2:
+            origin = "" if self.head_width else f"d_model {self.d_model} / num_heads "
             raise ValueError(
-                f"rotary positions need an even head width, got d_model {self.d_model} / "
-                f"num_heads {self.num_heads} = {self.d_head}"
+                f"rotary positions need an even head width, got {origin}"
+                f"{self.num_heads if origin else 'head_width'} = {self.d_head}"
             )
         _check_number("rope_base", self.rope_base, "positive and finite", LEAST_POSITIVE)
         if self.positions == "sinusoidal" and self.d_model % 2:
@@ -170,7 +206,7 @@ class ModelConfig:
     @property
     def d_head(self) -> int:
         """K, width of one head."""
-        return self.d_model // self.num_heads
+        return self.d_model // self.num_heads if self.head_width is None else self.head_width
 
     @property
     def kv_heads(self) -> int:

@@ -1,6 +1,7 @@
 """The position-wise feed-forward layer, plain or gated."""
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -9,6 +10,7 @@ from .config import ModelConfig
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": nn.functional.relu,
     "gelu": nn.functional.gelu,
+    "gelu_tanh": partial(nn.functional.gelu, approximate="tanh"),
     "swiglu": nn.functional.silu,
     "geglu": nn.functional.gelu,
 }

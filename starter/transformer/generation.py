@@ -148,7 +148,8 @@ def generate_decoder_only(
     with evaluating(model):
         while not finished.all():
             read = slice(0 if cache is None else cache.length, width)
-            new = model.decode(tokens[:, read], real[:, read], cache)[:, -1].argmax(dim=-1)  # (B,)
+            logits = model.decode(tokens[:, read], real[:, read], cache, newest_only=True)
+            new = logits[:, -1].argmax(dim=-1)  # (B,)
             in_prompt = width < lengths
             writes = ~in_prompt & ~finished
             written[writes, num_written[writes]] = new[writes]

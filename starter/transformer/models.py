@@ -4,12 +4,13 @@ import torch
 from torch import Tensor, nn
 
 from .cache import DecodingCache, kept_on_error
+from .checks import numbers_are_known
 from .config import ModelConfig
 from .decoder import CausalStack, Decoder
 from .embeddings import TokenEmbedding
 from .encoder import Encoder
 from .masks import padding_mask
-from .positions import make_positions
+from .positions import make_positions, within_window
 
 # An embedding table that is also the output projection starts small, so that the first logits do.
 TIED_STD = 0.02
@@ -29,15 +30,14 @@ class Seq2SeqTransformer(nn.Module):
         self.config = config
         width = config.d_model
         tied_std = TIED_STD if config.tied else None
-        self.source_embedding = TokenEmbedding(config.vocab_size, width)
-        self.target_embedding = TokenEmbedding(config.vocab_size, width, tied_std)
+        vocab_size, scaled = config.vocab_size, config.scale_embedding
+        self.source_embedding = TokenEmbedding(vocab_size, width, None, scaled)
+        self.target_embedding = TokenEmbedding(vocab_size, width, tied_std, scaled)
         self.source_positions = make_positions(config, self.source_embedding.output_std, True)
         self.target_positions = make_positions(config, self.target_embedding.output_std, False)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
-        self.output_projection = (
-            None if config.tied else nn.Linear(width, config.vocab_size, bias=False)
-        )
+        self.output_projection = None if config.tied else nn.Linear(width, vocab_size, bias=False)
 
     def encode(self, source: Tensor, source_valid: Tensor | None = None) -> Tensor:
         """Turn source tokens into the memory.
@@ -93,13 +93,14 @@ class Seq2SeqTransformer(nn.Module):
             require_tokens("target", valid)
         length = target.shape[1]
         x = self.target_positions(self.target_embedding(target), offset)  # (B, T, D)
+        bias = self.target_positions.score_bias(length, offset + length, offset)
         with kept_on_error(cache):
             x = self.decoder(
                 x,
                 memory,
                 target_valid=valid,
                 memory_valid=memory_valid,
-                score_bias=self.target_positions.score_bias(length, offset + length, offset),
+                score_bias=within_window(bias, self.config.window, length, offset + length, x),
                 offset=offset,
                 cache=cache,
             )
@@ -148,7 +149,7 @@ class DecoderOnlyTransformer(nn.Module):
         self.config = config
         tied = config.tied is not False
         self.token_embedding = TokenEmbedding(
-            config.vocab_size, config.d_model, TIED_STD if tied else None
+            config.vocab_size, config.d_model, TIED_STD if tied else None, config.scale_embedding
         )
         self.positions = make_positions(config, self.token_embedding.output_std, False)
         self.stack = CausalStack(config)
@@ -180,28 +181,38 @@ class DecoderOnlyTransformer(nn.Module):
             require_tokens("tokens", valid)
         return self.decode(tokens, valid, cache)
 
-    def decode(self, tokens: Tensor, valid: Tensor, cache: DecodingCache | None = None) -> Tensor:
+    def decode(
+        self,
+        tokens: Tensor,
+        valid: Tensor,
+        cache: DecodingCache | None = None,
+        newest_only: bool = False,
+    ) -> Tensor:
         """Do what forward does for ids and validity that are checked already.
 
         Args:
             tokens: (B, T) token ids; with a cache only those that are not remembered yet.
             valid: (B, T) bool, True = real token.
             cache: What the stack remembers, or None.
+            newest_only: Compute the logits of the last token only.
 
         Returns:
-            (B, T, V) float, logits.
+            (B, T, V) float, logits; (B, 1, V) where newest_only.
         """
         offset = 0 if cache is None else cache.length
         length = tokens.shape[1]
         x = self.positions(self.token_embedding(tokens), offset)  # (B, T, D)
+        bias = self.positions.score_bias(length, offset + length, offset)
         with kept_on_error(cache):
             x = self.stack(
                 x,
                 valid=valid,
-                score_bias=self.positions.score_bias(length, offset + length, offset),
+                score_bias=within_window(bias, self.config.window, length, offset + length, x),
                 offset=offset,
                 cache=cache,
             )
+        if newest_only:
+            x = x[:, -1:]
         if self.output_projection is None:
             return nn.functional.linear(x, self.token_embedding.weight)
         logits: Tensor = self.output_projection(x)
@@ -254,7 +265,7 @@ def require_tokens(name: str, valid: Tensor) -> None:
         ValueError: The message names the first such row.
     """
     filled = valid.any(dim=1)
-    if not filled.all():
+    if numbers_are_known() and not filled.all():
         row = int((~filled).nonzero()[0])
         raise ValueError(f"every row of {name} must hold a real token, row {row} has none")
 

@@ -47,6 +47,13 @@ class RMSNorm(nn.Module):
         return nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-def make_norm(config: ModelConfig) -> nn.Module:
-    """Build the norm that the configuration names."""
-    return {"layernorm": LayerNorm, "rmsnorm": RMSNorm}[config.norm](config.d_model)
+def make_norm(config: ModelConfig, width: int | None = None) -> LayerNorm | RMSNorm:
+    """Build the norm that the configuration names.
+
+    Args:
+        config: norm and norm_eps are read.
+        width: Size of the last axis; None means D.
+    """
+    width = config.d_model if width is None else width
+    kind = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}[config.norm]
+    return kind(width) if config.norm_eps is None else kind(width, config.norm_eps)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .config import ModelConfig
 from .rotary import RotaryTables as RotaryTables  # the attention.py of older releases asks here
+from .tables import ComputedTables
 
 
 class NoPositions(nn.Module):
@@ -26,7 +27,7 @@ class NoPositions(nn.Module):
         return None
 
 
-class SinusoidalPositions(NoPositions):
+class SinusoidalPositions(NoPositions, ComputedTables):
     """Add sines and cosines of geometrically growing wavelengths.
 
     Args:
@@ -40,16 +41,22 @@ class SinusoidalPositions(NoPositions):
 
     def __init__(self, width: int, max_len: int) -> None:
         super().__init__()
-        self.register_buffer("table", sinusoids(max_len, width), persistent=False)
+        self.width = width
+        self.max_len = max_len
+        self.register_tables()
+
+    def compute_tables(self) -> dict[str, Tensor]:
+        """Compute the waves, (max_len, D)."""
+        return {"table": sinusoids(self.max_len, self.width)}
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         """Return x (B, T, D) plus the vectors of positions offset to offset + T - 1."""
-        length, width = x.shape[1:]
-        if offset + length <= self.table.shape[0]:
+        length = x.shape[1]
+        if offset + length <= self.max_len:
             waves = self.table[offset : offset + length]
         else:
-            waves = sinusoids(length, width, offset).to(x.device)
-        return x + waves.to(x.dtype)
+            waves = sinusoids(length, self.width, offset)
+        return x + waves.to(x.device, x.dtype)
 
 
 class LearnedPositions(NoPositions):
@@ -107,6 +114,29 @@ class RelativeBias(NoPositions):
             queries[:, None] - keys, self.weight.shape[0], self.max_distance, self.bidirectional
         )  # (T, S)
         return self.weight[buckets].permute(2, 0, 1)[None]  # (1, H, T, S)
+
+
+def within_window(
+    bias: Tensor | None, window: int | None, num_queries: int, num_keys: int, like: Tensor
+) -> Tensor | None:
+    """Hide from every query the keys that are too far behind it: their bias is -infinity.
+
+    Args:
+        bias: (1, H, T, S) float, or None.
+        window: Tokens that a query reaches, itself included; None means all.
+        num_queries: T; the last query stands at the last key.
+        num_keys: S.
+        like: Decides device and dtype.
+
+    Returns:
+        (1, H or 1, T, S) float; the bias as it came where nothing is that far behind.
+    """
+    if window is None or num_keys <= window:
+        return bias
+    keys = torch.arange(num_keys, device=like.device)
+    distance = keys[num_keys - num_queries :, None] - keys  # (T, S)
+    hiding = like.new_zeros(distance.shape).masked_fill(distance >= window, -math.inf)
+    return hiding[None, None] if bias is None else bias + hiding
 
 
 def make_positions(config: ModelConfig, embedding_std: float, bidirectional: bool) -> NoPositions:
