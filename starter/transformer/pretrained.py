@@ -81,9 +81,12 @@ def read_config(folder: Path) -> Published:
     ends = [settings.get("eos_token_id")]
     if (folder / "generation_config.json").exists():
         ends.append(_read_json(folder / "generation_config.json").get("eos_token_id"))
-    end_ids = {i for end in ends for i in (end if isinstance(end, list) else [end])} - {None}
-    if not all(isinstance(i, int) for i in end_ids):
-        raise ValueError(f"eos_token_id in {folder} must be an id or a list of ids, got {ends}")
+    end_ids: set[int] = set()
+    for end in ends:
+        ids = end if isinstance(end, list) else [] if end is None else [end]
+        if not all(isinstance(i, int) for i in ids):
+            raise ValueError(f"eos_token_id in {folder} must be an id or a list of ids, got {end}")
+        end_ids.update(ids)
     return Published(architecture, config, context, frozenset(end_ids))
 
 
@@ -514,7 +517,7 @@ def load_tokenizer(folder: Path) -> "Tokenizer":
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise ValueError("tokenizer.json needs tokenizers: pip install tokenizers") from None
+        raise ValueError("tokenizer.json needs the package tokenizers (extra: models)") from None
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library has no narrower one
