@@ -152,7 +152,8 @@ class MultiHeadAttention(nn.Module):
         self.d_model = config.d_model
         self.num_heads = config.num_heads
         self.num_kv_heads = config.kv_heads
-        width, kv_width = config.num_heads * config.d_head, config.kv_heads * config.d_head
+        width = config.num_heads * config.d_head
+        kv_width = config.kv_heads * config.d_head
         qkv_bias = config.bias if config.qkv_bias is None else config.qkv_bias
         self.q_proj = nn.Linear(config.d_model, width, bias=qkv_bias)
         self.k_proj = nn.Linear(config.d_model, kv_width, bias=qkv_bias)
@@ -260,8 +261,8 @@ class MultiHeadAttention(nn.Module):
         """
         check_shapes(query, key_value, key_valid, query_valid, self.d_model)
         check_cache(key_value, query_offset, key_offset, cache, self.dropout)
-        source = query if key_value is None else key_value
-        num_keys = source.shape[1] + (0 if cache is None else cache.length)
+        keys = query if key_value is None else key_value
+        num_keys = keys.shape[1] + (0 if cache is None else cache.length)
         scores = (query.shape[0], self.num_heads, query.shape[1], num_keys)
         check_masks(attention_mask, query_valid, scores, causal, query_offset, key_offset)
 

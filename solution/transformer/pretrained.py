@@ -481,22 +481,22 @@ def load_model(
     del head
     dtype = dtype or next(iter(weights.values()), torch.empty(0)).dtype
     with _Unfilled(), _default_dtype(dtype):
-        model = DecoderOnlyTransformer(config)
+        built = DecoderOnlyTransformer(config)
     theirs = {ours: name for name, targets in names.items() for ours, _ in targets}
-    expected = model.state_dict()
+    expected = built.state_dict()
     problems += [f"missing {theirs[name]}" for name in expected if name not in weights]
-    for name, weight in weights.items():
-        if name not in expected:
-            problems.append(f"unknown {theirs[name]}")
-        elif weight.shape != expected[name].shape:
-            shapes = f"{tuple(expected[name].shape)}, got {tuple(weight.shape)}"
-            problems.append(f"{theirs[name]} must become {name} of shape {shapes}")
+    for ours, weight in weights.items():
+        if ours not in expected:
+            problems.append(f"unknown {theirs[ours]}")
+        elif weight.shape != expected[ours].shape:
+            shapes = f"{tuple(expected[ours].shape)}, got {tuple(weight.shape)}"
+            problems.append(f"{theirs[ours]} must become {ours} of shape {shapes}")
     if problems:
         raise ValueError(f"the weights of {folder} do not fit: {'; '.join(problems)}")
     for name in weights:
         weights[name] = weights[name].to(dtype)
-    model.load_state_dict(weights, assign=True)
-    return model.requires_grad_().eval(), published
+    built.load_state_dict(weights, assign=True)
+    return built.requires_grad_().eval(), published
 
 
 def load_tokenizer(folder: Path) -> "Tokenizer":
