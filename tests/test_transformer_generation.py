@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from transformer.config import POSITIONS, ModelConfig
-from transformer.generation import evaluating, generate_decoder_only, generate_seq2seq
+from transformer.generation import (
+    Sampler,
+    evaluating,
+    generate_decoder_only,
+    generate_seq2seq,
+    write_on,
+)
 from transformer.models import DecoderOnlyTransformer, Seq2SeqTransformer
 
 CONFIG = ModelConfig(vocab_size=13, num_layers=2, d_ff=11)
@@ -33,7 +39,7 @@ class Scripted(DecoderOnlyTransformer):
         self.script = script
         self.history = None
 
-    def decode(self, tokens, valid, cache=None):
+    def decode(self, tokens, valid, cache=None, newest_only=False):
         rows = [row[real].tolist() for row, real in zip(tokens, valid, strict=True)]
         logits = torch.zeros(*tokens.shape, 13)
         for index, row in enumerate(rows):
@@ -146,6 +152,58 @@ def test_generation_is_done_in_eval_mode_and_leaves_every_mode_as_it_was():
     again = generate_seq2seq(model, torch.tensor([[3, 4, 5]]), max_new_tokens=4, eos_id=None)
     assert torch.equal(first, again) and not any(seen)
     assert [module.training for module in model.modules()] == before
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rope", "t5bias"])
+def test_padding_in_front_of_a_prompt_does_not_count(positions, use_cache):
+    model = random_weights(DecoderOnlyTransformer(replace(CONFIG, positions=positions)))
+    options = {"max_new_tokens": 6, "eos_id": None, "use_cache": use_cache}
+    rows = [[3, 4, 5, 6, 7], [8, 9, 3], [4]]
+    padded = torch.tensor([[0] * (5 - len(row)) + row for row in rows])
+    together = generate_decoder_only(model, padded, **options)
+    for row, written in zip(rows, together, strict=True):
+        alone = generate_decoder_only(model, torch.tensor([row]), **options)
+        assert torch.equal(written[5:], alone[0, len(row) :])
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+@pytest.mark.parametrize("top_p", [0.35, 0.75, 1.0])
+def test_sampler_draws_each_token_as_often_as_its_probability_says(temperature, top_p):
+    logits = torch.tensor([0.1, 2.0, -1.0, 1.5, 0.5])
+    probabilities = (logits / temperature).softmax(dim=0)
+    kept, reached = [], 0.0
+    for index in probabilities.argsort(descending=True).tolist():
+        if reached < top_p:
+            kept.append(index)
+        reached += probabilities[index].item()
+    expected = torch.zeros(5)
+    expected[kept] = probabilities[kept] / probabilities[kept].sum()
+    sampler = Sampler(temperature, top_p, torch.Generator().manual_seed(73))
+    drawn = sampler(logits.expand(20_000, 5)).bincount(minlength=5) / 20_000
+    torch.testing.assert_close(drawn, expected, rtol=0, atol=0.015)
+    assert all(drawn[index] == 0 for index in range(5) if index not in kept)
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (1.0, 2)])
+def test_sampler_refuses_what_is_no_distribution(temperature, top_p):
+    with pytest.raises(ValueError, match="must be"):
+        Sampler(temperature, top_p)
+
+
+def test_tokens_are_yielded_one_by_one_in_the_modes_of_the_reader():
+    model = random_weights(DecoderOnlyTransformer(CONFIG)).train()
+    prompt = torch.tensor([[3, 4, 5]])
+    whole = generate_decoder_only(model, prompt, max_new_tokens=9, eos_id=None)[0, 3:].tolist()
+    written = []
+    for token in write_on(model, prompt, max_new_tokens=9):
+        assert model.training and torch.is_grad_enabled()
+        written.append(token)
+    assert written == whole
+    stop = whole[4]
+    until = whole[: whole.index(stop)]
+    assert list(write_on(model, prompt, max_new_tokens=9, end_ids={stop})) == until
+    assert max(write_on(model, prompt, max_new_tokens=9, num_ids=5)) < 5
 
 
 def test_modes_come_back_after_an_error():

@@ -133,9 +133,8 @@ def choose(found: list[Found], home: Home, notes: list[str]) -> list[Found]:
     python = [f for f in files if f.name.endswith(".py")]
     links = [f.path for f in inside if f.entry.kind == "link"]
     special = [f.path for f in inside if f.entry.kind == "special"]
-    # py.typed says that the package has types; it comes with the handout and holds nothing.
-    other = [f.path for f in files if not f.name.endswith(".py") and f.name != "py.typed"]
-    other = [] if loose else other
+    named = (".py", "py.typed")  # the latter is given, empty, and of use to type checkers alone
+    other = [] if loose else [f.path for f in files if not f.name.endswith(named)]
     if links:
         notes.append(f"links are not followed and were left out: {some(links)}")
     if special:

@@ -138,6 +138,8 @@ class Seq2SeqTransformer(nn.Module):
 class DecoderOnlyTransformer(nn.Module):
     """Predict after every token the next one.
 
+    The first real token of a row stands at position 0, also where padding comes before it.
+
     Args:
         config: Every field is read; `tied` None means that the output projection is the table.
 
@@ -201,7 +203,8 @@ class DecoderOnlyTransformer(nn.Module):
         """
         offset = 0 if cache is None else cache.length
         length = tokens.shape[1]
-        x = self.positions(self.token_embedding(tokens), offset)  # (B, T, D)
+        leading = leading_padding(valid, cache) if self.positions.adds_vectors else None
+        x = self.positions(self.token_embedding(tokens), offset, leading)  # (B, T, D)
         bias = self.positions.score_bias(length, offset + length, offset)
         with kept_on_error(cache):
             x = self.stack(
@@ -252,6 +255,24 @@ def token_validity(ids: Tensor, valid: Tensor | None, pad_id: int | None) -> Ten
             f"validity must have the shape of the ids {tuple(ids.shape)}, got {tuple(valid.shape)}"
         )
     return valid
+
+
+def leading_padding(valid: Tensor, cache: DecodingCache | None) -> Tensor | None:
+    """Count the padding in front of each row's first real token.
+
+    Args:
+        valid: (B, T) bool, True = real token.
+        cache: What is remembered of the tokens before, or None.
+
+    Returns:
+        (B,) int64, or None where no row has any (or nobody may look).
+    """
+    if not numbers_are_known():
+        return None
+    held = None if cache is None or not cache.slots else cache.slots[0].held
+    seen = valid if held is None else torch.cat((held.valid, valid), dim=1)
+    leading = seen.int().argmax(dim=1)
+    return leading if leading.any() else None
 
 
 def require_tokens(name: str, valid: Tensor) -> None:

@@ -18,8 +18,17 @@ from .tables import ComputedTables
 class NoPositions(nn.Module):
     """Add nothing: the scheme "none", the outside of "rope", and base of the other schemes."""
 
-    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
-        """Return x (B, T, D), whose first token stands at position offset, with positions."""
+    adds_vectors = False
+
+    def forward(self, x: Tensor, offset: int = 0, leading: Tensor | None = None) -> Tensor:
+        """Return x with positions.
+
+        Args:
+            x: (B, T, D) float.
+            offset: Position of the first token.
+            leading: (B,) int, how many positions of each row are padding in front of its first
+                real token, which stands at position 0 then; None = of no row any.
+        """
         return x
 
     def score_bias(self, num_queries: int, num_keys: int, offset: int = 0) -> Tensor | None:
@@ -37,6 +46,7 @@ class SinusoidalPositions(NoPositions, ComputedTables):
     Source: Vaswani et al. 2017, section 3.5, arxiv.org/abs/1706.03762.
     """
 
+    adds_vectors = True
     table: Tensor
 
     def __init__(self, width: int, max_len: int) -> None:
@@ -49,13 +59,14 @@ class SinusoidalPositions(NoPositions, ComputedTables):
         """Compute the waves, (max_len, D)."""
         return {"table": sinusoids(self.max_len, self.width)}
 
-    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+    def forward(self, x: Tensor, offset: int = 0, leading: Tensor | None = None) -> Tensor:
         """Return x (B, T, D) plus the vectors of positions offset to offset + T - 1."""
-        length = x.shape[1]
-        if offset + length <= self.max_len:
-            waves = self.table[offset : offset + length]
+        end = offset + x.shape[1]
+        if end > self.max_len and leading is None:
+            waves = sinusoids(x.shape[1], self.width, offset)
         else:
-            waves = sinusoids(length, self.width, offset)
+            table = self.table if end <= self.max_len else sinusoids(end, self.width)
+            waves = rows_of(table, offset, end, leading)
         return x + waves.to(x.device, x.dtype)
 
 
@@ -70,11 +81,13 @@ class LearnedPositions(NoPositions):
     Source: Gehring et al. 2017, section 3.1, arxiv.org/abs/1705.03122.
     """
 
+    adds_vectors = True
+
     def __init__(self, width: int, max_len: int, std: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(max_len, width).normal_(std=std))
 
-    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+    def forward(self, x: Tensor, offset: int = 0, leading: Tensor | None = None) -> Tensor:
         """Return x (B, T, D) plus the vectors of positions offset to offset + T - 1.
 
         Raises:
@@ -86,7 +99,25 @@ class LearnedPositions(NoPositions):
                 f"a sequence of length {end} does not fit max_len {self.weight.shape[0]} "
                 "of the learned positions"
             )
-        return x + self.weight[offset:end]
+        return x + rows_of(self.weight, offset, end, leading)
+
+
+def rows_of(table: Tensor, start: int, end: int, leading: Tensor | None) -> Tensor:
+    """Return the rows of a table for positions start to end - 1, less what leads in each row.
+
+    Args:
+        table: (N, D) float, one row per position.
+        start: The first position, not counting what leads.
+        end: One more than the last.
+        leading: (B,) int, what to subtract from the positions of each row; None = nothing.
+
+    Returns:
+        (T, D) float, or (B, T, D) with leading.
+    """
+    if leading is None:
+        return table[start:end]
+    positions = torch.arange(start, end, device=leading.device) - leading[:, None]  # (B, T)
+    return table[positions.clamp(min=0).to(table.device)]
 
 
 class RelativeBias(NoPositions):

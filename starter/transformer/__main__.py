@@ -1,9 +1,13 @@
-"""Train a model and show what it learned: python -m transformer seq2seq | decoder-only."""
+"""Train a model and show what it learned, or let a published one write.
+
+python -m transformer seq2seq | decoder-only | load FOLDER --prompt "..."
+"""
 
 import argparse
 import math
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +16,16 @@ import torch
 from torch import Tensor
 
 from .checkpoint import KINDS, Model, save_checkpoint, verify_checkpoint
-from .config import LAB, LAB_RECIPE, LARGER, LLAMA_STYLE, VANILLA_2017, ModelConfig
+from .config import (
+    LAB,
+    LAB_RECIPE,
+    LARGER,
+    LLAMA_STYLE,
+    VANILLA_2017,
+    ModelConfig,
+    check_at_least,
+    check_id,
+)
 from .data import (
     BOS,
     FIRST_DATA_ID,
@@ -23,9 +36,17 @@ from .data import (
     held_out_starts,
     sequence_batches,
 )
-from .generation import evaluating, generate_decoder_only, generate_seq2seq
+from .generation import (
+    Sampler,
+    evaluating,
+    generate_decoder_only,
+    generate_seq2seq,
+    most_likely,
+    write_on,
+)
 from .metrics import exact_match, most_common_baseline, sequence_accuracy, token_accuracy
 from .models import Seq2SeqTransformer, count_params
+from .pretrained import DTYPES, load_model, load_tokenizer
 from .training import masked_cross_entropy, teacher_forcing, train
 
 CONFIGS = {"lab": LAB, "vanilla-2017": VANILLA_2017, "llama-style": LLAMA_STYLE}
@@ -45,7 +66,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     Args:
         arguments: The words after the program's name; None takes them from sys.argv.
     """
-    parser = argparse.ArgumentParser(prog="python -m transformer", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m transformer",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     models = parser.add_subparsers(dest="model", required=True)
     seq2seq = models.add_parser("seq2seq", help="encoder-decoder that copies or reverses")
     seq2seq.add_argument("--task", choices=TASKS, default="reverse")
@@ -65,6 +90,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         model.add_argument(
             "--threads", type=int, default=1, help="default 1: a small model gains nothing by more"
         )
+    load = models.add_parser("load", help="published checkpoint folder that continues a prompt")
+    load.add_argument("folder", type=Path, help="holds config.json, weights and tokenizer.json")
+    load.add_argument("--prompt", help="text to continue; without it the model is only described")
+    load.add_argument("--max-new-tokens", type=int, default=64)
+    load.add_argument("--temperature", type=float, default=0.0, help="0 (default) = most likely")
+    load.add_argument("--top-p", type=float, default=1.0, help="with a temperature: see Sampler")
+    load.add_argument("--seed", type=int, default=0, help="of what is drawn")
+    load.add_argument("--dtype", choices=DTYPES, help="default: as stored")
+    load.add_argument("--threads", type=int, help="default: as many as torch takes")
     return parser.parse_args(arguments)
 
 
@@ -247,9 +281,7 @@ def run(options: argparse.Namespace) -> dict[str, float]:
     """
     if not 0 <= options.seed < LARGEST_SEED:
         raise ValueError(f"--seed must be from 0 to 2**63 - 2, got {options.seed}")
-    if options.threads < 1:
-        raise ValueError(f"--threads must be at least 1, got {options.threads}")
-    torch.set_num_threads(options.threads)
+    use_threads(options.threads)
     config = CONFIGS[options.config]
     if options.large:
         size = {name: getattr(LARGER, name) for name in ("d_model", "num_layers", "d_ff")}
@@ -299,6 +331,87 @@ def run(options: argparse.Namespace) -> dict[str, float]:
     return {"parameters": count_params(model), **losses_by_name, **figures}
 
 
+def use_threads(number: int | None) -> None:
+    """Set the number of threads; None leaves it to torch.
+
+    Raises:
+        ValueError: The number is below 1.
+    """
+    if number is not None:
+        if number < 1:
+            raise ValueError(f"--threads must be at least 1, got {number}")
+        torch.set_num_threads(number)
+
+
+def run_load(options: argparse.Namespace) -> None:
+    """Build the model of a folder and let it continue the prompt; figures go to stderr.
+
+    A special token written in the prompt counts as that token: the prompt is yours, and chat
+    models want theirs.
+
+    Args:
+        options: The command line.
+
+    Raises:
+        KeyboardInterrupt: Somebody stopped the writing.
+        OSError: A file is missing.
+        ValueError: Options out of range, or a folder that cannot be used.
+    """
+    check_at_least("--max-new-tokens", options.max_new_tokens, 0)
+    use_threads(options.threads)
+    pick = most_likely
+    if options.temperature or options.top_p != 1.0:
+        generator = torch.Generator().manual_seed(options.seed)
+        pick = Sampler(options.temperature, options.top_p, generator)
+    tokenizer = None if options.prompt is None else load_tokenizer(options.folder)
+    dtype = None if options.dtype is None else DTYPES[options.dtype]
+    start = time.perf_counter()
+    model, published = load_model(options.folder, dtype)
+    loaded = f"{published.architecture}, {count_params(model):,} parameters"
+    weight = next(model.parameters())
+    tell(f"{loaded} of {weight.dtype}, loaded in {time.perf_counter() - start:.1f} s")
+    if tokenizer is None:
+        return
+
+    from tokenizers.decoders import DecodeStream
+
+    ids = tokenizer.encode(options.prompt).ids
+    if not ids:
+        raise ValueError("--prompt holds no token, and the tokenizer puts none in front of it")
+    room = published.context - len(ids)
+    if room < 1:
+        raise ValueError(
+            f"--prompt has {len(ids)} tokens, the model was made for {published.context} in all"
+        )
+    known = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    check_id("a token of the prompt", max(ids), model.config.vocab_size)
+    stream, written, start = DecodeStream(skip_special_tokens=True), 0, time.perf_counter()
+    say(options.prompt, end="")
+    try:
+        for token in write_on(
+            model,
+            torch.tensor([ids]),
+            max_new_tokens=min(options.max_new_tokens, room),
+            end_ids=published.end_ids,
+            pick=pick,
+            num_ids=known,
+        ):
+            written += 1
+            # A character may take several tokens; nothing is shown until it is whole.
+            piece = stream.step(tokenizer, token)
+            if piece is not None and not say(piece, end=""):
+                break
+    finally:
+        say("")
+    seconds = time.perf_counter() - start
+    tell(f"{written} tokens in {seconds:.1f} s, {written / seconds:.1f} a second")
+
+
+def tell(text: str) -> None:
+    """Print about the work, beside the text that is written."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code.
 
@@ -307,12 +420,15 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options = parse(arguments)
     try:
-        run(options)
+        if options.model == "load":
+            run_load(options)
+        else:
+            run(options)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stopped:
-        print(f"{stopped or 'stopped'}", file=sys.stderr)
+        print(str(stopped) or "stopped", file=sys.stderr)
         return 130
     return 0
 

@@ -129,7 +129,8 @@ class MultiHeadAttention(nn.Module):
         self.d_model = config.d_model
         self.num_heads = config.num_heads
         self.num_kv_heads = config.kv_heads
-        width, kv_width = config.num_heads * config.d_head, config.kv_heads * config.d_head
+        width = config.num_heads * config.d_head
+        kv_width = config.kv_heads * config.d_head
         qkv_bias = config.bias if config.qkv_bias is None else config.qkv_bias
         self.q_proj = nn.Linear(config.d_model, width, bias=qkv_bias)
         self.k_proj = nn.Linear(config.d_model, kv_width, bias=qkv_bias)

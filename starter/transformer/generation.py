@@ -1,7 +1,9 @@
-"""Greedy decoding: at every step the most likely token, fed back as input."""
+"""Decoding: at every step one token, the most likely one or a drawn one, fed back as input."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Lock
 
 import torch
@@ -45,6 +47,47 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                     _MODES[module] = (users - 1, mode)
                 else:
                     module.training = mode
+
+
+def most_likely(logits: Tensor) -> Tensor:
+    """Pick the most likely token of every row: logits (B, V) to ids (B,)."""
+    return logits.argmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draw the token of every row from its probabilities: logits (B, V) to ids (B,).
+
+    Args:
+        temperature: Above 0; logits are divided by it, so that a low one makes likely tokens
+            likelier still.
+        top_p: In (0, 1]; only the most likely tokens take part, as few as together reach it.
+        generator: Decides what is drawn; None = torch's own.
+
+    Raises:
+        ValueError: A number out of range.
+
+    Source: Holtzman et al. 2020, section 3.1, arxiv.org/abs/1904.09751, for top_p.
+    """
+
+    temperature: float
+    top_p: float = 1.0
+    generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.temperature < math.inf:
+            raise ValueError(f"temperature must be positive and finite, got {self.temperature}")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Draw one id per row."""
+        probabilities = (logits.float() / self.temperature).softmax(dim=-1)  # (B, V)
+        ordered, ids = probabilities.sort(dim=-1, descending=True)
+        likelier = ordered.cumsum(dim=-1) - ordered  # what the tokens before it reach together
+        ordered = ordered.masked_fill(likelier >= self.top_p, 0.0)
+        drawn = torch.multinomial(ordered, 1, generator=self.generator)  # (B, 1)
+        return ids.gather(1, drawn)[:, 0]
 
 
 def generate_seq2seq(
@@ -104,6 +147,7 @@ def generate_decoder_only(
     eos_id: int | None = EOS,
     valid_prompt: Tensor | None = None,
     use_cache: bool = True,
+    pick: Callable[[Tensor], Tensor] = most_likely,
 ) -> Tensor:
     """Continue every prompt.
 
@@ -118,6 +162,7 @@ def generate_decoder_only(
         eos_id: Id that ends a continuation; None = never end.
         valid_prompt: (B, P) bool, True = real token; None = every id but the model's pad_id.
         use_cache: Remember keys and values instead of computing them again at every step.
+        pick: Maps logits (B, V) to the ids (B,) to write, such as a Sampler.
 
     Returns:
         (B, P + n) int64, n at most N: the prompt as it came, then the new tokens of every row,
@@ -149,7 +194,7 @@ def generate_decoder_only(
         while not finished.all():
             read = slice(0 if cache is None else cache.length, width)
             logits = model.decode(tokens[:, read], real[:, read], cache, newest_only=True)
-            new = logits[:, -1].argmax(dim=-1)  # (B,)
+            new = pick(logits[:, -1])  # (B,)
             in_prompt = width < lengths
             writes = ~in_prompt & ~finished
             written[writes, num_written[writes]] = new[writes]
@@ -162,6 +207,40 @@ def generate_decoder_only(
             real[:, width] = torch.where(in_prompt, real[:, width], new_real)
             width += 1
     return torch.cat((prompt, written[:, : int(num_written.max())]), dim=1)
+
+
+def write_on(
+    model: DecoderOnlyTransformer,
+    prompt: Tensor,
+    *,
+    max_new_tokens: int,
+    end_ids: Collection[int] = (),
+    pick: Callable[[Tensor], Tensor] = most_likely,
+    num_ids: int | None = None,
+) -> Iterator[int]:
+    """Continue one prompt and yield every token as soon as it is there.
+
+    Args:
+        model: Left in the mode it came in.
+        prompt: (1, P) token ids.
+        max_new_tokens: N, largest number of tokens written.
+        end_ids: Ids that end the text; the one that does is not yielded.
+        pick: Maps logits (1, V) to the id (1,) to write, such as a Sampler.
+        num_ids: Ids from here on are never written: some tables have rows that stand for no
+            token. None = V.
+    """
+    cache = DecodingCache(model.config.num_layers, prompt.shape[1] + max_new_tokens)
+    unread = prompt.long()
+    for _ in range(max_new_tokens):
+        # The caller runs between two tokens, in whatever modes it likes.
+        with evaluating(model):
+            valid = torch.ones_like(unread, dtype=torch.bool)
+            logits = model.decode(unread, valid, cache, newest_only=True)
+            unread = pick(logits[:, -1, :num_ids])[:, None]
+        new = int(unread)
+        if new in end_ids:
+            return
+        yield new
 
 
 def check_writing(config: ModelConfig, max_new_tokens: int, **ids: int | None) -> None:
