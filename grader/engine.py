@@ -21,6 +21,7 @@ from grader.plugin import Plugin
 from grader.report import Report, Request
 from grader.result import Outcome, Status
 from grader.settings import Settings
+from grader.workers import Worker
 from grader.workshop import Workshop
 
 __all__ = ["Referee", "Request", "default_seed", "run_checks"]
@@ -111,7 +112,13 @@ class Referee:
         except OSError as error:
             why = error.strerror or type(error).__name__
             raise intake.IntakeError(f"cannot write into {request.out}: {why}") from error
-        first = First(lambda: self.workshop.worker(staged.root))
+
+        def started() -> Worker:
+            worker = self.workshop.worker(staged.root)
+            worker.sighted = lambda sightings: job.sighted(policy.sighted(sightings, staged))
+            return worker
+
+        first = First(started)
         job = Job(
             settings=self.settings,
             seed=seed,

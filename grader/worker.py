@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import (  # noqa: F401
+    forbidden_calls,
     frames,
     probes,
     probes_gradients,
@@ -47,8 +48,13 @@ def serve(connection: socket.socket, plan: sandbox.Plan, tree: str) -> None:
             request = channel.receive(max_payload=1 << 30)
         except frames.Closed:
             return
-        answers = [_answer(session, question, tree) for question in request["questions"]]
-        channel.send({"id": request["id"], "answers": answers})
+        answers = []
+        for question in request["questions"]:
+            if question["probe"] != "yardstick":  # it runs torch's own transformer, not the tree
+                forbidden_calls.WATCH.arm(tree)
+            answers.append(_answer(session, question, tree))
+        seen = forbidden_calls.WATCH.sightings()
+        channel.send({"id": request["id"], "answers": answers} | seen)
 
 
 def say_whereabouts() -> None:

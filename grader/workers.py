@@ -69,6 +69,7 @@ class Worker:
         self.hurried = False
         self.late = math.inf
         self.heed: Callable[[], None] = lambda: None
+        self.sighted: Callable[[Any], None] = lambda sightings: None
 
     def hurry(self, times: int) -> None:
         """Wait 1 / `times` as long for an answer, and still less for a training.
@@ -185,6 +186,8 @@ class Worker:
         if len(answers) != ticket.questions or not right:
             raise frames.ProtocolError("the answer has not the form of an answer")
         self.kept[ticket.number] = answers
+        if "sightings" in message:
+            self.sighted(message["sightings"])
 
     @contextlib.contextmanager
     def _losing(self, seconds: float) -> Iterator[None]:

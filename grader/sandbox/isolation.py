@@ -28,7 +28,8 @@ LAYERS = ("landlock", "seccomp", "uid", "bwrap")
 _PACKAGE = Path(__file__).resolve().parent.parent
 # What a zygote imports. Below bwrap the rest of the grader does not exist.
 WORKER_SIDE = (
-    "__init__.py", "zygote.py", "eager.py", "worker.py", "probes*.py", "frames.py", "sandbox"
+    "__init__.py", "zygote.py", "eager.py", "worker.py", "probes*.py", "frames.py",
+    "forbidden*.py", "sandbox",
 )  # fmt: skip
 # A layer hides the grader's files when a confined process cannot read this one, which none needs.
 _WITNESS = _PACKAGE / "policy.py"
