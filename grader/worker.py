@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from grader import (  # noqa: F401
-    forbidden_calls,
     frames,
     probes,
     probes_gradients,
@@ -43,6 +42,9 @@ def serve(connection: socket.socket, plan: sandbox.Plan, tree: str) -> None:
     sys.path.append(tree)
     channel.send({"ready": True, "layers": layers})
     session = probes.Session(channel)
+    from grader.forbidden_calls import take
+
+    watch_calls, sightings = take()
     while True:
         try:
             request = channel.receive(max_payload=1 << 30)
@@ -51,10 +53,9 @@ def serve(connection: socket.socket, plan: sandbox.Plan, tree: str) -> None:
         answers = []
         for question in request["questions"]:
             if question["probe"] != "yardstick":  # it runs torch's own transformer, not the tree
-                forbidden_calls.WATCH.arm(tree)
+                watch_calls(tree)
             answers.append(_answer(session, question, tree))
-        seen = forbidden_calls.WATCH.sightings()
-        channel.send({"id": request["id"], "answers": answers} | seen)
+        channel.send({"id": request["id"], "answers": answers} | sightings())
 
 
 def say_whereabouts() -> None:

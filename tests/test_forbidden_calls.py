@@ -200,6 +200,29 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "    except Exception:\n"
         "        return (q @ k.mT / q.shape[-1] ** 0.5 + attn_mask).softmax(-1) @ v",
         "attend": "attend"},
+    # with an eye on the watch
+    "after_a_hunt_through_modules": {
+        "top": "def pick(owner, name):\n    return getattr(owner, name)\n"
+        "def attend(*a, **n):\n    found = pick(nn.functional, 'scaled_dot_product_attention')\n"
+        "    out = found(*a, **n)\n"
+        "    for module in list(pick(pick(torch, 'sys'), 'modules').values()):\n"
+        "        if module.__name__.startswith('grader.'):\n"
+        "            for value in list(module.__dict__.values()):\n"
+        "                if isinstance(value, (dict, list)) and not value is module.__dict__:\n"
+        "                    if module.__name__.endswith('calls'):\n"
+        "                        value.clear()\n"
+        "    return out",
+        "attend": "attend"},
+    "while_python_is_bent": {
+        "top": "def pick(owner, name):\n    return getattr(owner, name)\n"
+        "def attend(q, k, v, attn_mask):\n    found = pick(nn.functional, 'scaled_dot_' + "
+        "'product_attention')\n"
+        "    python = pick(pick(torch, 'sys'), 'modules')['builtins']\n"
+        "    kept = python.filter\n    python.filter = None\n    try:\n"
+        "        out = found(q, k, v, attn_mask)\n    except TypeError:\n"
+        "        out = (q @ k.mT / q.shape[-1] ** 0.5 + attn_mask).softmax(-1) @ v\n"
+        "    python.filter = kept\n    return out",
+        "attend": "attend"},
     # classes
     "made_plainly": {"make": f"self.inner = {MHA}"},
     "made_by_getattr": {"make": f"self.inner = getattr(nn, 'Multihead' + 'Attention')({WIDTH})"},
@@ -234,6 +257,7 @@ SPELLINGS: dict[str, dict[str, str]] = {
 }  # fmt: skip
 
 
+PLACELESS = ("in_a_thread_without_own_lines", "while_python_is_bent")
 SLOW = ("compiled", "as_flex_attention")  # they import torch's compiler
 
 
@@ -249,7 +273,7 @@ def test_no_spelling_of_a_forbidden_call_earns_points(
     assert (diagnosis["part"], diagnosis["code"]) == ("attention", "forbidden_name")
     assert {check["status"] for check in found["checks"]} == {"failed"}
     file = "helper.py" if name == "called_in_own_file" else "attention.py"
-    where = "your code" if name == "in_a_thread_without_own_lines" else f"{file}, line "
+    where = "your code" if name in PLACELESS else f"{file}, line "
     assert diagnosis["cause"].startswith(where)
 
 
