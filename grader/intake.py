@@ -11,8 +11,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from grader.archives import list_archive
-from grader.entries import Entry, IntakeError, list_entries, only_archive
+from grader.entries import Entry, IntakeError, list_archive, list_entries, only_archive
 from grader.locate import PACKAGE, Found, choose, clean, locate, resembles, some, wanted
 from grader.settings import Settings, Staging
 

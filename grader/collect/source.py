@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from grader.collect.model import CollectError, Piece
-from grader.entries import list_entries
-from grader.entry import stamp_of
+from grader.entries import list_entries, stamp_of
 from grader.settings import Staging
 
 # A class of 10,000 with 50 files each; more is no class.
