@@ -17,16 +17,24 @@ FORBIDDEN = re.compile(
     r"|_transformer_(en|de)coder\w*|_fused_sdp\w*|_transform_bias_rescale_qkv\w*"
     r"|attention"
 )
-# Where torch keeps those that are written in Python; all others are operators of `torch.ops.aten`.
-MODULES = ("torch.nn.functional", "torch.nn.modules.activation", "torch.nn.modules.transformer")
+# Where torch keeps attention that is written in Python, and by which names; all other is operators
+# of `torch.ops.aten`. The last module is imported only when something needs it.
+MODULES = {
+    "torch.nn.functional": FORBIDDEN,
+    "torch.nn.modules.activation": FORBIDDEN,
+    "torch.nn.modules.transformer": FORBIDDEN,
+    "torch._higher_order_ops.flex_attention": re.compile(r"_?math_attention\w*|sdpa_dense"),
+    "torch.onnx.ops._impl": re.compile("attention_23"),
+}
 # Of a forbidden class: what makes one and what runs it.
 METHODS = ("__init__", "forward")
 # Operators that are no attention themselves: what follows from a forward pass, and a choice.
 HARMLESS_OPERATORS = re.compile(r"\w*_backward|_fused_sdp_choice")
-# What a student reads for an operator that has a public name.
+# What a student reads where it is not the place in which it is written.
 PUBLIC_NAMES = {
     "scaled_dot_product_attention": "torch.nn.functional.scaled_dot_product_attention",
     "flex_attention": "torch.nn.attention.flex_attention.flex_attention",
+    "attention_23": "torch.onnx.ops.attention",
 }
 
 # Events that Python itself reports (docs.python.org/3/library/audit_events.html), as the beginnings

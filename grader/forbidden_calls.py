@@ -18,6 +18,7 @@ import contextlib
 import inspect
 import json
 import os
+import re
 import sys
 import types
 import warnings
@@ -68,8 +69,7 @@ def install() -> None:
             if space == "aten" and FORBIDDEN.fullmatch(word):
                 if not HARMLESS_OPERATORS.fullmatch(word):
                     _watch_operator(library, operator, word, saw)
-    for owner, name, title in forbidden_functions():
-        _watch_function(vars(owner)[name], partial(saw, title))
+    _watch_modules(saw, set())
     _watch_function(torch._ops.HigherOrderOperator.__call__, partial(_saw_higher_order, saw))
     # The kernels last as long as the library.
     _ready.append((arm, lambda: tell() if library else {}))
@@ -87,19 +87,33 @@ def take() -> tuple[Arm, Tell]:
     return _ready.pop()
 
 
-def forbidden_functions() -> Iterator[tuple[Any, str, str]]:
-    """Yield the owner and name of every forbidden function in Python, and what a student reads."""
-    for path in MODULES:
-        module = sys.modules[path]
-        shown = path if path == "torch.nn.functional" else "torch.nn"
-        for name, value in vars(module).items():
-            if not FORBIDDEN.fullmatch(name) or getattr(value, "__module__", "") != path:
-                continue
-            if isinstance(value, type):
-                own = [method for method in METHODS if method in vars(value)]
-                yield from ((value, method, f"{shown}.{name}") for method in own)
-            elif isinstance(value, types.FunctionType):
-                yield module, name, f"{shown}.{name}"
+def forbidden_functions(module: types.ModuleType) -> Iterator[tuple[Any, str, Any, str]]:
+    """Yield each forbidden function of a module: its owner, name, itself, and what a student reads.
+
+    Of a class these are what makes one and what runs it.
+    """
+    shown = re.sub(r"\.modules\.\w+", "", module.__name__)
+    for name, value in list(vars(module).items()):
+        title = PUBLIC_NAMES.get(name, f"{shown}.{name}")
+        if not MODULES[module.__name__].fullmatch(name):
+            continue
+        if isinstance(value, type):
+            for method in METHODS:
+                if method in vars(value):
+                    yield value, method, vars(value)[method], title
+        else:
+            function = getattr(value, "_init_fn", value)  # of an operator that is made in Python
+            if isinstance(function, types.FunctionType):
+                yield module, name, function, title
+
+
+def _watch_modules(saw: Saw, known: set[str]) -> None:
+    """Watch the modules with forbidden functions that are loaded and were not before."""
+    for path in MODULES.keys() - known:
+        if path in sys.modules:
+            known.add(path)
+            for *_, function, title in forbidden_functions(sys.modules[path]):
+                _watch_function(function, partial(saw, title))
 
 
 def _watch_operator(library: Any, operator: str, word: str, saw: Saw) -> None:
@@ -161,7 +175,12 @@ def _made() -> tuple[Saw, Arm, Tell]:
     oddities: dict[object, Json] = {}
     unplaced: dict[str, bool] = {}  # calls whose lines are not known, or not yet
     busy: list[bool] = []
-    places = [(vars(owner), name, vars(owner)[name]) for owner, name, _ in forbidden_functions()]
+    watched = {path for path in MODULES if path in sys.modules}
+    places = [
+        (vars(owner), name, vars(owner)[name])
+        for path in watched
+        for owner, name, *_ in forbidden_functions(sys.modules[path])
+    ]
     places += [(vars(m), name, value) for m in GROUND for name, value in vars(m).items()]
 
     def inside(path: str) -> str:
@@ -227,6 +246,7 @@ def _made() -> tuple[Saw, Arm, Tell]:
             sys.addaudithook(heard)
 
     def tell() -> Json:
+        _watch_modules(saw, watched)
         whole = torch._C._dispatch_has_kernel_for_dispatch_key(*SAMPLE)
         for where, name, value in places:
             if where.get(name) is not value:

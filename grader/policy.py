@@ -90,7 +90,7 @@ def _looked_at(path: str, content: bytes, part: str) -> tuple[frozenset[Breach],
         return frozenset(breaches), frozenset(found)
     # Which part it helps shows when it is called: then the watch knows.
     for line, name in _forbidden(source, imports=False):
-        text = f"{source.file}, line {line} uses {name}, but no part was seen to"
+        text = f"{source.file}, line {line} names {name}; whether a part uses it shows when it runs"
         found.add(Flag("forbidden_name", text))
     return frozenset(), frozenset(found)
 

@@ -200,6 +200,16 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "    except Exception:\n"
         "        return (q @ k.mT / q.shape[-1] ** 0.5 + attn_mask).softmax(-1) @ v",
         "attend": "attend"},
+    "as_math_of_flex_attention": {
+        "top": "import torch._higher_order_ops.flex_attention as tools",
+        "make": "q = torch.zeros(1, 1, 2, 4)\n"
+        "score = (lambda score, b, h, i, j: score)\n"
+        "try:\n    vars(tools)['math_' + 'attention'](q, q, q, score, (), 1.0)\n"
+        "except Exception:\n    pass"},
+    "as_operator_of_onnx": {
+        "top": "import importlib\ntools = importlib.import_module('torch.onnx.ops')",
+        "make": "q = torch.zeros(1, 1, 2, 4)\n"
+        "vars(tools)['atten' + 'tion'](q, q, q, softcap=1.0)"},
     # with an eye on the watch
     "after_a_hunt_through_modules": {
         "top": "def pick(owner, name):\n    return getattr(owner, name)\n"
@@ -258,7 +268,7 @@ SPELLINGS: dict[str, dict[str, str]] = {
 
 
 PLACELESS = ("in_a_thread_without_own_lines", "while_python_is_bent")
-SLOW = ("compiled", "as_flex_attention")  # they import torch's compiler
+SLOW = ("compiled", "as_flex_attention", "as_operator_of_onnx")  # they import torch's compiler
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def test_names_in_an_own_file_are_flagged_and_left_to_the_watch() -> None:
     found = inspected(tools=TOOLS, encoder="from .tools import Fast\nx = Fast()")
     assert found.breaches == []
     assert {flag.code for flag in found.flags} == {"forbidden_name"}
-    text = f"tools.py, line 3 uses {MHA}, but no part was seen to"
+    text = f"tools.py, line 3 names {MHA}; whether a part uses it shows when it runs"
     assert text in [flag.message for flag in found.flags]
 
 
