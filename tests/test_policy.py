@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from grader.intake import policy
-from grader.intake.policy import Inspected
+from grader.intake.policy import Breach, Inspected
 from grader.intake.staging import Staged
 
 TASKS = ("masks.py", "attention.py", "residual.py", "encoder.py", "decoder.py", "training.py")
@@ -47,33 +48,10 @@ SPELLINGS = {
     "from torch import nn\ny = nn\nz = y\nz.MultiheadAttention": (4, MHA),
     "from torch import nn\nclass A(nn.MultiheadAttention): pass": (2, MHA),
     "from torch import nn\ngetattr(nn, 'MultiheadAttention')": (2, MHA),
-    "from torch import nn\ngetattr(nn, 'Multi' + 'head' + 'Attention')(2, 1)": (2, MHA),
-    "from torch import nn\nn = 'head'\ngetattr(nn, f'Multi{n}Attention')": (3, MHA),
-    "from torch import nn\ngetattr(nn, ''.join(['Multihead', 'Attention']))": (2, MHA),
     "import importlib\nimportlib.import_module('torch.nn').MultiheadAttention": (2, MHA),
     "__import__('torch').nn.MultiheadAttention": (1, MHA),
-    "import sys\nsys.modules['torch.nn'].MultiheadAttention": (2, MHA),
-    "import sys\nsys.modules.get('torch.nn').MultiheadAttention": (2, MHA),
-    "from torch import nn\nnn.__dict__['MultiheadAttention']": (2, MHA),
-    "from torch import nn\nvars(nn)['MultiheadAttention']": (2, MHA),
-    "from torch import nn\nvars(nn).get('MultiheadAttention')": (2, MHA),
-    "from torch import nn\nnn.__getattribute__('MultiheadAttention')": (2, MHA),
-    "from torch import nn\nglobals()['nn'].MultiheadAttention": (2, MHA),
-    "import operator, torch\noperator.attrgetter('nn.MultiheadAttention')(torch)": (2, MHA),
-    "import pkgutil\npkgutil.resolve_name('torch.nn:MultiheadAttention')": (2, MHA),
-    "from torch import nn\nfor m in (nn,):\n    m.MultiheadAttention": (3, MHA),
-    "from torch import nn\n[m.MultiheadAttention for m in [nn]]": (2, MHA),
-    "from torch import nn\nd = {'a': nn}\nd['a'].MultiheadAttention": (3, MHA),
-    "from torch import nn\nd = {}\nd['a'] = nn\nd.get('a').MultiheadAttention": (4, MHA),
-    "from torch import nn\na, b = 1, nn\nb.MultiheadAttention": (3, MHA),
-    "from torch import nn\nif (m := nn):\n    m.MultiheadAttention": (3, MHA),
-    "from torch import nn\ndef f(m=nn): return m.MultiheadAttention": (2, MHA),
     "def f():\n    global m\n    import torch.nn as m\n"
     "def g(): return m.MultiheadAttention": (4, MHA),
-    "from torch import nn\nclass A:\n    lib = nn\n"
-    "    def f(self): self.lib.MultiheadAttention": (4, MHA),
-    "from torch import nn\nclass A:\n    def f(self): self.x = nn\n"
-    "    def g(self): self.x.MultiheadAttention": (4, MHA),
     "import functools\nfrom torch import nn\nfunctools.partial(nn.MultiheadAttention, 2)": (3, MHA),
     "try:\n    from torch.nn import MultiheadAttention as M\nexcept ImportError:\n"
     "    class M: pass": (2, MHA),
@@ -209,6 +187,27 @@ def test_honest_oddities_are_neither_breach_nor_flag() -> None:
     assert (found.breaches, found.flags) == ([], [])
 
 
+QUIET = {
+    "import torch.nn as nn\nx = torch = 1\nx = x.view(1)\n" + "x = x.T\n" * 50: "reassigned",
+    "if TYPE_CHECKING:\n    from torch.nn import Transformer\nx: Transformer": "types only",
+    "if typing.TYPE_CHECKING:\n    import torch\n    torch.nn.Transformer": "types only",
+    "from torch import nn\ndef f(x: nn.Transformer = None) -> nn.MultiheadAttention: ...": "types",
+    "from torch import nn\nx: nn.Transformer = None": "types",
+    "from .tools import Transformer, MultiheadAttention\nTransformer()": "own",
+    "from torch.nn import *\nclass Transformer: pass\nTransformer()": "own beside a star",
+    "def f(scaled_dot_product_attention): return scaled_dot_product_attention": "parameter",
+    "import numpy as np\nnp.MultiheadAttention": "not of torch",
+    "self.attention.scaled_dot_product_attention(1)": "attribute of something else",
+    "x = 'nn.Transformer'  # F.scaled_dot_product_attention": "words",
+}
+
+
+@pytest.mark.parametrize("source", QUIET, ids=QUIET.values())
+def test_what_only_sounds_forbidden_is_neither_breach_nor_flag(source: str) -> None:
+    found = inspected(attention=source)
+    assert (found.breaches, found.flags) == ([], [])
+
+
 def test_trials_below_the_main_guard_count_when_the_guard_is_bent() -> None:
     guarded = "from torch import nn\nif __name__ == '__main__':\n    nn.MultiheadAttention"
     assert breaches(encoder=guarded) == []
@@ -236,46 +235,19 @@ def harmless(x): return x
 """
 
 
-def test_breach_in_an_own_module_belongs_to_the_parts_that_use_it() -> None:
-    found = breaches(
-        tools=TOOLS,
-        encoder="from .tools import Fast\nx = Fast()",
-        decoder="from transformer import tools\ntools.Fast()",
-        masks="from .tools import harmless",
-        training="from .encoder import x",
-    )
-    assert [(part, place) for part, place, _ in found if place.startswith("tools.py:5")] == [
-        ("decoder", "tools.py:5"),
-        ("encoder", "tools.py:5"),
-    ]
-
-
-def test_breach_in_a_stretch_file_is_its_own_and_of_the_parts_that_use_it() -> None:
-    source = "from torch import nn\nclass Scheme(nn.TransformerEncoderLayer): pass"
-    name = "torch.nn.TransformerEncoderLayer"
-    alone = breaches(positions=source, encoder="x = 1")
-    assert alone == [("positions", "positions.py:2", name)]
-    used = breaches(positions=source, encoder="from .positions import Scheme")
-    assert used == [("encoder", "positions.py:2", name), ("positions", "positions.py:2", name)]
-
-
-def test_alias_of_an_own_module_is_followed() -> None:
-    found = breaches(tools="import torch.nn as q", attention="from .tools import q\nq.Transformer")
-    assert found == [("attention", "attention.py:2", "torch.nn.Transformer")]
-    stars = breaches(tools="from torch.nn import *", attention="from .tools import *\nTransformer")
-    assert stars == [("attention", "attention.py:2", "torch.nn.Transformer")]
-    deep = breaches(
-        a__b="from torch import nn as m", residual="from .a import b\ngetattr(b.m, 'Transformer')"
-    )
-    assert deep == [("residual", "residual.py:2", "torch.nn.Transformer")]
-
-
-def test_breach_that_no_part_uses_is_a_flag() -> None:
-    found = inspected(tools=TOOLS, masks="x = 1")
+def test_names_in_an_own_file_are_flagged_and_left_to_the_watch() -> None:
+    found = inspected(tools=TOOLS, encoder="from .tools import Fast\nx = Fast()")
     assert found.breaches == []
     assert {flag.code for flag in found.flags} == {"forbidden_name"}
-    text = f"tools.py, line 3 uses {MHA}, but no part was seen to"
+    text = f"tools.py, line 3 names {MHA}; whether a part uses it shows when it runs"
     assert text in [flag.message for flag in found.flags]
+
+
+def test_breach_in_a_stretch_file_is_its_own() -> None:
+    source = "from torch import nn\nclass Scheme(nn.TransformerEncoderLayer): pass"
+    name = "torch.nn.TransformerEncoderLayer"
+    found = breaches(positions=source, encoder="from .positions import Scheme")
+    assert found == [("positions", "positions.py:2", name)]
 
 
 def test_original_given_files_are_not_judged() -> None:
@@ -369,14 +341,137 @@ def test_syntax_error_is_left_to_the_import() -> None:
         "x = " + "(" * 500 + "1" + ")" * 500,
         "x = " + " + ".join("a" * 1 for _ in range(20_000)),
         "x = " + "a" + ".b" * 20_000,
+        "x = '" + "\0" * 100 + "'",
+        "\0",
         "a0 = 'x'\n" + "\n".join(f"a{i} = a{i - 1} + a{i - 1}" for i in range(1, 400)),
         "\n".join(f"b{i} = b{i + 1}[0], b{(i * 7) % 90}, b{(i * 11) % 90}" for i in range(90)),
         "a = b\nb = a\na.MultiheadAttention",
     ],
-    ids=["minus", "brackets", "sum", "attributes", "doubling", "knot", "circle"],
+    ids=[
+        "minus",
+        "brackets",
+        "sum",
+        "attributes",
+        "null",
+        "only null",
+        "doubling",
+        "knot",
+        "circle",
+    ],
 )
 def test_hostile_source_neither_stops_nor_delays(source: str) -> None:
     begun = time.process_time()
     found = inspected(masks=source)
     assert found.breaches == []
-    assert time.process_time() - begun < 10
+    assert {flag.code for flag in found.flags} <= {"unreadable_source"}
+    assert time.process_time() - begun < 5
+
+
+# Each grows with its size; the look at ten times as much may take ten times as long, not more.
+GROWING = {
+    "helpers": lambda n: {
+        "helper": "from torch import nn\n"
+        + "".join(f"def f{i}():\n    return nn.Transformer\n" for i in range(n)),
+        **{
+            name.removesuffix(".py"): "from . import helper\n"
+            + "".join(f"helper.f{i}\n" for i in range(n))
+            for name in TASKS
+        },
+    },
+    "aliases": lambda n: {
+        "masks": "import torch as a0\n" + "".join(f"a{i + 1} = a{i}\n" for i in range(n))
+    },
+    "one name": lambda n: {
+        "masks": "".join(f"import torch.a{i} as x\nx = x.nn\n" for i in range(n))
+    },
+    "stars": lambda n: {"masks": "".join(f"from torch.a{i} import *\nb{i}\n" for i in range(n))},
+    "types only": lambda n: {"masks": "if TYPE_CHECKING:\n" + "    x\n" * 20 * n},
+    "tables": lambda n: {"masks": "x = " + "[" * 80 + "1," * 20 * n + "]" * 80},
+    "calls": lambda n: {"masks": "import torch\n" + "getattr(torch, x)\n" * n},
+}
+
+
+@pytest.mark.parametrize("kind", GROWING)
+def test_time_grows_with_the_source_and_no_faster(kind: str) -> None:
+    def seconds(size: int) -> float:
+        files = GROWING[kind](size)
+        begun = time.process_time()
+        inspected(**files)
+        return time.process_time() - begun
+
+    seconds(10)
+    small = min(seconds(300 + extra) for extra in range(3))
+    assert seconds(3000) < 40 * small + 0.2
+
+
+# What a worker says it saw ------------------------------------------------------------------------
+
+FLASH = "torch.ops.aten._scaled_dot_product_flash_attention"
+
+
+def sighted(**sightings: Any) -> Inspected:
+    names = ("attention", "encoder", "positions", "tools", "models")
+    files = {f"transformer/{name}.py": b"" for name in names}
+    staged = Staged(
+        "name", Path(), files, "", [], {}, TASKS, stretch=("positions.py",),
+        given=frozenset({"transformer/models.py"}),
+    )  # fmt: skip
+    return policy.sighted(sightings, staged)
+
+
+def lines(*places: str) -> list[dict[str, Any]]:
+    pairs = [place.split(":") for place in places]
+    return [{"file": f"transformer/{file}.py", "line": int(line)} for file, line in pairs]
+
+
+@pytest.mark.parametrize(
+    ("frames", "file", "line", "part"),
+    [
+        (lines("attention:3", "encoder:4"), "attention.py", 3, "attention"),
+        (lines("tools:5", "encoder:4", "attention:1"), "tools.py", 5, "encoder"),
+        (lines("models:7", "encoder:4"), "models.py", 7, "encoder"),
+        (lines("positions:2", "attention:4"), "positions.py", 2, "positions"),
+        (lines("models:7"), "models.py", 7, ""),
+        (lines("oracle:1"), "", 0, ""),
+        ([], "", 0, ""),
+    ],
+)
+def test_breach_belongs_to_the_innermost_line_of_a_task(
+    frames: list[dict[str, Any]], file: str, line: int, part: str
+) -> None:
+    found = sighted(calls=[{"name": FLASH, "frames": frames}])
+    assert found.breaches == [Breach(file, line, FLASH, part)]
+
+
+def test_watch_that_was_undone_is_flagged() -> None:
+    found = sighted(
+        oddities=[
+            {"event": "gc.get_objects", "file": "transformer/tools.py", "line": 3},
+            {"event": "watch", "file": "", "line": 0},
+            {"event": "made up", "file": "transformer/tools.py", "line": 3},
+            {"event": "gc.get_objects", "file": "/etc/passwd", "line": 3},
+        ]
+    )
+    assert [(flag.code, flag.message) for flag in found.flags] == [
+        ("frame_inspection", "tools.py, line 3 looks into running code: gc.get_objects"),
+        ("patched_library", "functions of torch that are watched were replaced while the code ran"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "sightings",
+    [
+        None, 3, [], {"calls": 3}, {"calls": [3]}, {"oddities": [[]]},
+        {"oddities": [{"event": {}, "file": [], "line": "x"}]}, {"more": True},
+    ],
+)  # fmt: skip
+def test_sightings_of_another_form_are_nothing(sightings: Any) -> None:
+    staged = Staged("name", Path(), {"transformer/masks.py": b""}, "", [], {}, TASKS)
+    assert policy.sighted(sightings, staged) == Inspected([], [])
+
+
+def test_call_of_another_form_still_is_a_breach() -> None:
+    found = sighted(calls=[{"name": "<b>x</b>", "frames": [{"file": 3}, {"line": []}, 5]}])
+    assert found.breaches == [Breach("", 0, "ready-made attention", "")]
+    words = "your code uses ready-made attention, which the lab asks you to write."
+    assert found.breaches[0].cause == words

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from grader.intake.meanings import Findings, Path, Text
-from grader.intake.names import DICTIONARY, Sources
-from grader.intake.scopes import Module, Use
+from grader.intake.source import IMPORTERS, Source
 
 # A table of so many numbers is an answer or a weight; honest code computes its tables.
 _MANY_NUMBERS, _VERY_MANY_NUMBERS = 200, 1500
@@ -40,8 +38,10 @@ _RULES = (
         "runs code that is not in the source",
         "builtins.exec builtins.eval builtins.compile marshal pickle shelve code codeop runpy "
         "zipimport ctypes types.CodeType types.FunctionType torch.package torch.jit.load "
-        "torch.jit.CompilationUnit torch.utils.cpp_extension",
+        "torch.jit.CompilationUnit torch.utils.cpp_extension importlib.reload importlib.util "
+        "importlib.machinery",
     ),
+    ("grader_access", "reaches for the grader", "grader"),
     (
         "network",
         "may reach the network",
@@ -88,7 +88,7 @@ _COMPILED = tuple((code, what, _pattern(words)) for code, what, words in _RULES)
 _HARMLESS = _pattern("sys.float_info sys.maxsize sys.version_info sys.stdout sys.stderr os.path")
 _SETTABLE = _pattern("torch.backends")  # settings, meant to be set
 # Telling whether used or not; an import of anything else counts where it is used.
-_TELLING_IMPORTS = frozenset({"subprocess", "ctypes", "marshal", "pickle", "socket"})
+_TELLING_IMPORTS = frozenset({"subprocess", "ctypes", "marshal", "pickle", "socket", "grader"})
 # Attributes and methods that tell, of whatever object.
 _TELLING_WORDS = {
     **dict.fromkeys(
@@ -103,39 +103,33 @@ _TELLING_WORDS = {
     ),
 }
 _BY_NAME = frozenset({"builtins.getattr", "builtins.setattr", "builtins.delattr"})
-_IMPORTERS = frozenset({"importlib.import_module", "importlib.__import__", "builtins.__import__"})
 _LISTERS = frozenset({"builtins.dir", "builtins.vars", "inspect.getmembers"})
+_DICTIONARY = ".__dict__"
 
 
-def of_module(sources: Sources, module: Module) -> Iterator[Flag]:
-    """Yield what the module's names show."""
-    for use in module.uses:
-        seen = [*_of_names(sources, use)]
-        if isinstance(use.node, ast.Call):
-            seen += _of_call(sources, use.node, use)
-        for code, what in seen:
-            yield Flag(code, f"{module.file}, line {_line(use.node)} {what}")
-    for use in module.stores:
-        for owner in _owners(sources, use):
-            yield Flag("patched_library", f"{module.file}, line {_line(use.node)} changes {owner}")
-    for node in module.nodes:
+def of_names(source: Source) -> Iterator[Flag]:
+    """Yield what the file's names show."""
+    seen: list[tuple[int, str, str]] = []
+    for use in source.uses:
+        for path in use.paths:
+            if use.imported and path.partition(".")[0] not in _TELLING_IMPORTS:
+                continue
+            if path.startswith("torch.") and path.endswith(_DICTIONARY):
+                seen.append((use.line, "dynamic_name", f"takes names out of {path}"))
+            seen += ((use.line, *found) for found in _rule(path))
+    for line, name, stars in source.unbound:
+        seen += ((line, *found) for star in stars for found in _rule(f"{star}.{name}"))
+    for node in source.nodes:
+        if isinstance(node, ast.Call):
+            seen += ((node.lineno, *found) for found in _of_call(source, node))
         word = getattr(node, "attr", None) or getattr(node, "name", None)
         if word in _TELLING_WORDS:
             code, what = _TELLING_WORDS[word]
-            yield Flag(code, f"{module.file}, line {_line(node)} {what}: {word}")
-
-
-def _line(node: ast.AST) -> int:
-    return int(getattr(node, "lineno", 1))
-
-
-def _of_names(sources: Sources, use: Use) -> Iterator[tuple[str, str]]:
-    for name in sources.named(use):
-        if use.imported and name.split(".")[0] not in _TELLING_IMPORTS:
-            continue
-        if name.startswith("torch.") and name.endswith(f".{DICTIONARY}"):
-            yield "dynamic_name", f"takes names out of {name}"
-        yield from _rule(name)
+            seen.append((getattr(node, "lineno", 1), code, f"{what}: {word}"))
+    for node in source.stores:
+        seen += ((node.lineno, "patched_library", f"changes {o}") for o in _owners(source, node))
+    for line, code, what in seen:
+        yield Flag(code, f"{source.file}, line {line} {what}")
 
 
 @lru_cache(maxsize=4096)
@@ -147,62 +141,56 @@ def _rule(name: str) -> tuple[tuple[str, str], ...]:
     return ()
 
 
-def _of_call(sources: Sources, node: ast.Call, use: Use) -> Iterator[tuple[str, str]]:
-    names = [f.text for f in sources.means(node.func, use.scope) if isinstance(f, Path)]
-    arguments = [sources.means(argument, use.scope) for argument in node.args]
-    for name in names:
-        if name in _BY_NAME and len(arguments) > 1:
-            owners = _foreign(sources, arguments[0])
-            if owners and not _constant(arguments[1]):
+def _of_call(source: Source, node: ast.Call) -> Iterator[tuple[str, str]]:
+    first, second = [*node.args, None, None][:2]
+    owners = _foreign(source, first) if first else []
+    for name in source.paths(node.func):
+        if name in _BY_NAME and second and owners:
+            if not _is_text(second):
                 yield "dynamic_name", f"computes a name of {owners[0]}"
-            if owners and name != "builtins.getattr":
+            if name != "builtins.getattr":
                 yield "patched_library", f"changes {owners[0]}"
-        if name in _IMPORTERS and not (arguments and _constant(arguments[0])):
+        if name in IMPORTERS and not _is_text(first):
             yield "dynamic_name", "imports a module whose name is computed"
-        if name in _LISTERS and arguments and _foreign(sources, arguments[0]):
-            yield "dynamic_name", f"lists the names of {_foreign(sources, arguments[0])[0]}"
+        if name in _LISTERS and owners:
+            yield "dynamic_name", f"lists the names of {owners[0]}"
 
 
-def _constant(findings: Findings) -> bool:
-    return bool(findings) and all(isinstance(f, Text) for f in findings)
+def _is_text(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def _foreign(sources: Sources, findings: Findings) -> list[str]:
-    """Return the paths that belong to a library, sorted."""
-    return sorted(
-        f.text for f in findings if isinstance(f, Path) and not sources.is_own(f.text)
-    )  # fmt: skip
+def _foreign(source: Source, node: ast.expr) -> list[str]:
+    """Return the paths of libraries that an expression stands for, sorted."""
+    return sorted(path for path in source.paths(node) if not source.is_own(path))
 
 
-def _owners(sources: Sources, use: Use) -> list[str]:
+def _owners(source: Source, node: ast.Attribute | ast.Subscript) -> list[str]:
     """Return the libraries whose attribute or dictionary is set here."""
-    node = use.node
-    if not isinstance(node, ast.Attribute | ast.Subscript):
-        return []
-    owners = _foreign(sources, sources.means(node.value, use.scope))
+    owners = _foreign(source, node.value)
     if isinstance(node, ast.Subscript):
-        owners = [o for o in owners if o == "sys.modules" or o.endswith(f".{DICTIONARY}")]
+        owners = [o for o in owners if o == "sys.modules" or o.endswith(_DICTIONARY)]
     return [owner for owner in owners if not _SETTABLE.fullmatch(owner)]
 
 
-def of_literals(module: Module) -> Iterator[Flag]:
+def of_literals(source: Source) -> Iterator[Flag]:
     """Yield what looks like data shipped in the source."""
-    prose = {id(node.value) for node in module.nodes if isinstance(node, ast.Expr)}  # docstrings
-    constants = [n for n in module.nodes if isinstance(n, ast.Constant) and id(n) not in prose]
+    prose = {id(node.value) for node in source.nodes if isinstance(node, ast.Expr)}  # docstrings
+    constants = [n for n in source.nodes if isinstance(n, ast.Constant) and id(n) not in prose]
     numbers = sum(map(_is_number, constants))
     if numbers >= _MANY_NUMBERS:
-        tables = [n for n in module.nodes if isinstance(n, ast.List | ast.Tuple | ast.Dict)]
+        tables = [n for n in source.nodes if isinstance(n, ast.List | ast.Tuple | ast.Dict)]
         largest = max((sum(map(_is_number, ast.walk(table))) for table in tables), default=0)
         if largest >= _MANY_NUMBERS or numbers >= _VERY_MANY_NUMBERS:
-            yield Flag("large_literal", f"{module.file} holds {numbers} numbers")
+            yield Flag("large_literal", f"{source.file} holds {numbers} numbers")
     for node in constants:
         if isinstance(node.value, int) and node.value.bit_length() > _LONG_INTEGER_BITS:
             digits = node.value.bit_length() * 3 // 10
-            text = f"{module.file}, line {node.lineno} holds a number of some {digits} digits"
+            text = f"{source.file}, line {node.lineno} holds a number of some {digits} digits"
             yield Flag("large_literal", text)
     opaque = sum(map(_opaque_length, constants))
     if opaque >= _OPAQUE_TOTAL:
-        yield Flag("large_literal", f"{module.file} holds {opaque} characters of encoded data")
+        yield Flag("large_literal", f"{source.file} holds {opaque} characters of encoded data")
 
 
 def _is_number(node: ast.AST) -> bool:

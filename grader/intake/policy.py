@@ -1,47 +1,36 @@
-"""What a submission's source may not use, judged by what its names stand for.
+"""What a submission may not use: judged by its source, and by what its worker saw it call.
 
-A forbidden name is a breach of the part that uses it. What is merely worth a person's look is an
-integrity flag (`flags.py`) and costs nothing.
+The look at the source is plain: it knows imports, their aliases and chains of attributes, follows
+nothing else, and reads every file once. Whatever it misses, the watch in the worker
+(`forbidden_calls.py`) sees when it is called. A forbidden name is a breach of the part that uses
+it. What is merely worth a person's look is an integrity flag (`flags.py`) and costs nothing.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
+from grader.base.forbidden import FORBIDDEN, TELLING_EVENTS, is_forbidden
 from grader.intake import flags
 from grader.intake.flags import Flag
-from grader.intake.meanings import Unreadable
-from grader.intake.names import Sources
-from grader.intake.scopes import Module, Use
+from grader.intake.source import Source, Unreadable
 from grader.intake.staging import Staged
 
-__all__ = ["Breach", "Flag", "Inspected", "inspect"]
-
-# Below torch: the classes, the functions, and the kernels under them.
-_FORBIDDEN = re.compile(
-    r"Transformer\w*"
-    r"|\w*[mM]ulti_?[hH]ead_?\w*"
-    r"|\w*scaled_dot\w*"
-    r"|\w*(flash|efficient|flex|cudnn|mem_eff)_attention\w*"
-    r"|_transformer_(en|de)coder\w*|_fused_sdp\w*|_transform_bias_rescale_qkv\w*"
-    r"|attention"
-)
-# A definition, or the rest of a module (""), by the module's name.
-_Place = tuple[str, str]
+__all__ = ["Breach", "Flag", "Inspected", "inspect", "sighted"]
 
 
 @dataclass(frozen=True)
 class Breach:
-    """A forbidden name in the source.
+    """A forbidden name in the source, or a call of what it stands for.
 
     Attributes:
-        file: such as "attention.py".
+        file: such as "attention.py"; "" where no line of the submission was under way.
         line: counted from 1.
         name: what the code names, such as "torch.nn.MultiheadAttention".
-        part: the task file whose part it fails, without ".py".
+        part: the task file whose part it fails, without ".py"; "" where nothing shows it.
     """
 
     file: str
@@ -52,7 +41,8 @@ class Breach:
     @property
     def cause(self) -> str:
         """Return the sentence that a student reads."""
-        return f"{self.file}, line {self.line} uses {self.name}, which the lab asks you to write."
+        where = f"{self.file}, line {self.line}" if self.file else "your code"
+        return f"{where} uses {self.name}, which the lab asks you to write."
 
 
 @dataclass
@@ -65,98 +55,92 @@ class Inspected:
 
 def inspect(staged: Staged) -> Inspected:
     """Judge every staged file but the original given ones."""
-    files = tuple(sorted(staged.files.items()))
-    breaches, found = _inspected(files, staged.tasks, staged.stretch, staged.given, staged.weights)
-    return Inspected(list(breaches), list(found))
-
-
-@lru_cache(maxsize=4)  # one save is looked at several times in a row
-def _inspected(
-    files: tuple[tuple[str, bytes], ...],
-    task_files: tuple[str, ...],
-    stretch: tuple[str, ...],
-    given: frozenset[str],
-    weights: tuple[str, ...],
-) -> tuple[list[Breach], list[Flag]]:
-    sources = Sources(dict(files))
-    tasks = {name.removesuffix(".py") for name in task_files}
     breaches: set[Breach] = set()
-    found = {Flag("weights_shipped", f"{path} came with the code") for path in weights}
-    found |= {
-        Flag("unreadable_source", f"{path} is nested too deeply to be read")
-        for path in sources.unreadable
-    }
-    for module in sources.modules.values():
-        if module.path in given:
-            continue
-        try:
-            found.update(flags.of_literals(module), flags.of_module(sources, module))
-            for use, name in _forbidden(sources, module, is_task=module.stem in tasks):
-                line = getattr(use.node, "lineno", 1)
-                parts = _parts(sources, tasks, use)
-                parts += [module.stem] if module.file in stretch else []
-                breaches |= {Breach(module.file, line, name, part) for part in parts}
-                if not parts:
-                    text = f"{module.file}, line {line} uses {name}, but no part was seen to"
-                    found.add(Flag("forbidden_name", text))
-        except Unreadable as error:
-            found.add(Flag("unreadable_source", f"{error} is too entangled to be followed"))
-    return (
+    found = {Flag("weights_shipped", f"{path} came with the code") for path in staged.weights}
+    for path, content in staged.files.items():
+        if path not in staged.given:
+            own, notes = _looked_at(path, content, _part_of(path, staged))
+            breaches |= own
+            found |= notes
+    return Inspected(
         sorted(breaches, key=lambda b: (b.part, b.file, b.line, b.name)),
         sorted(found, key=lambda f: (f.code, f.message)),
     )
 
 
-def _forbidden(sources: Sources, module: Module, *, is_task: bool) -> Iterator[tuple[Use, str]]:
-    """Yield each use of a forbidden name; elsewhere than in a task file an import alone is none."""
-    for use in module.uses:
-        if use.imported and not is_task:
-            continue
-        for name in sources.named(use):
-            root, *rest = name.split(".")
-            if root == "torch" and any(_FORBIDDEN.fullmatch(part) for part in rest):
-                yield use, name
+def _part_of(path: str, staged: Staged) -> str:
+    """Return the part that a staged file is, "" for one that is the student's own idea."""
+    name = path.partition("/")[2]
+    return name.removesuffix(".py") if name in (*staged.tasks, *staged.stretch) else ""
 
 
-def _parts(sources: Sources, tasks: set[str], use: Use) -> list[str]:
-    """Return the parts that a use belongs to: its own file's, or those that reach it."""
-    module = use.scope.module
-    if module.stem in tasks:
-        return [module.stem]
-    place = (module.name, use.scope.owner)
-    return [
-        task.stem
-        for task in sources.modules.values()
-        if task.stem in tasks and place in _reached(sources, tasks, task)
-    ]
+@lru_cache(maxsize=64)  # one save is looked at several times in a row, and most files stay the same
+def _looked_at(path: str, content: bytes, part: str) -> tuple[frozenset[Breach], frozenset[Flag]]:
+    """Return the breaches and flags of one file; one that Python cannot read has none."""
+    try:
+        source = Source(path, content)
+    except Unreadable:
+        text = f"{path} is nested too deeply to be read"
+        return frozenset(), frozenset({Flag("unreadable_source", text)})
+    except (SyntaxError, ValueError):
+        return frozenset(), frozenset()
+    found = {*flags.of_names(source), *flags.of_literals(source)}
+    if part:
+        breaches = {Breach(source.file, *named, part) for named in _forbidden(source)}
+        return frozenset(breaches), frozenset(found)
+    # Which part it helps shows when it is called: then the watch knows.
+    for line, name in _forbidden(source, imports=False):
+        text = f"{source.file}, line {line} names {name}; whether a part uses it shows when it runs"
+        found.add(Flag("forbidden_name", text))
+    return frozenset(), frozenset(found)
 
 
-def _reached(sources: Sources, tasks: set[str], task: Module) -> set[_Place]:
-    """Return every place that a task file uses, directly or through files that are no task."""
-    reached = set(_used(sources, task, None))
-    waiting = list(reached)
-    while waiting:
-        name, owner = waiting.pop()
-        module = sources.modules[name]
-        if module.stem in tasks:
-            continue
-        new = set(_used(sources, module, owner)) - reached
-        reached |= new
-        waiting += new
-    return reached
+def _forbidden(source: Source, *, imports: bool = True) -> Iterator[tuple[int, str]]:
+    """Yield the line and name of each use of a forbidden name, and of each import of one."""
+    for use in source.uses:
+        if imports or not use.imported:
+            yield from ((use.line, path) for path in use.paths if is_forbidden(path))
+    for line, name, stars in source.unbound:
+        if FORBIDDEN.fullmatch(name):
+            yield from ((line, f"{s}.{name}") for s in stars if is_forbidden(f"{s}.{name}"))
 
 
-def _used(sources: Sources, module: Module, owner: str | None) -> Iterator[_Place]:
-    """Yield the own places that a definition of a module uses; None stands for all of them."""
-    for use in module.uses:
-        if owner is not None and use.scope.owner != owner:
-            continue
-        for name in sources.named(use):
-            parts = name.split(".")
-            for length in range(len(parts), 0, -1):
-                home = ".".join(parts[:length])
-                if home in sources.modules:
-                    yield home, ""
-                    if length < len(parts):
-                        yield home, parts[length]
-                    break
+def sighted(sightings: Any, staged: Staged) -> Inspected:
+    """Return the breaches and flags in what a worker says it saw.
+
+    It may say anything: only lines of staged files and known names are taken up. Whose breach a
+    call is shows in the innermost line of a task file, where it was seen in the innermost line.
+    """
+    breaches: list[Breach] = []
+    for call in _entries(sightings, "calls"):
+        frames = [f for f in _entries(call, "frames") if _is_place(f, staged)]
+        parts = [part for f in frames if (part := _own_part(f["file"], staged))]
+        at: dict[str, Any] = frames[0] if frames else {"file": "", "line": 0}
+        name = call.get("name")
+        shown = name if isinstance(name, str) and is_forbidden(name) else "ready-made attention"
+        file = at["file"].partition("/")[2]
+        breaches.append(Breach(file, at["line"], shown[:100], parts[0] if parts else ""))
+    found: list[Flag] = []
+    for oddity in _entries(sightings, "oddities"):
+        event = str(oddity.get("event"))
+        code, what = next((v for k, v in TELLING_EVENTS.items() if event.startswith(k)), ("", ""))
+        if event == "watch":
+            text = "functions of torch that are watched were replaced while the code ran"
+            found.append(Flag("patched_library", text))
+        elif code and _is_place(oddity, staged):
+            file = oddity["file"].partition("/")[2]
+            found.append(Flag(code, f"{file}, line {oddity['line']} {what}: {event[:40]}"))
+    return Inspected(breaches, found)
+
+
+def _entries(value: Any, key: str) -> list[dict[str, Any]]:
+    found = value.get(key) if isinstance(value, dict) else None
+    return [e for e in found if isinstance(e, dict)] if isinstance(found, list) else []
+
+
+def _is_place(value: dict[str, Any], staged: Staged) -> bool:
+    return value.get("file") in list(staged.files) and type(value.get("line")) is int
+
+
+def _own_part(path: str, staged: Staged) -> str:
+    return "" if path in staged.given else _part_of(path, staged)

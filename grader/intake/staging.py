@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grader.base.settings import Settings, Staging
-from grader.intake.archives import list_archive
-from grader.intake.entries import Entry, IntakeError, list_entries, only_archive
+from grader.intake.entries import Entry, IntakeError, list_archive, list_entries, only_archive
 from grader.intake.locate import PACKAGE, Found, choose, clean, locate, resembles, some, wanted
 
 __all__ = [

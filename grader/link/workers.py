@@ -60,6 +60,7 @@ class Worker:
         self.hurried = False
         self.late = math.inf
         self.heed: Callable[[], None] = lambda: None
+        self.sighted: Callable[[Any], None] = lambda sightings: None
 
     def hurry(self, times: int) -> None:
         """Wait 1 / `times` as long for an answer, a second at least, and not long for a training.
@@ -148,6 +149,8 @@ class Worker:
         right = all(isinstance(a, dict) and set(a) in ({"value"}, {"error"}) for a in answers)
         if len(answers) != number or not right:
             raise frames.ProtocolError("the answer has not the form of an answer")
+        if "sightings" in message:
+            self.sighted(message["sightings"])
         return answers
 
     @contextlib.contextmanager

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grader.asking import expectations
 from grader.base.result import Diagnosis, Outcome, Status
 from grader.base.settings import Settings
-from grader.intake.policy import Breach
+from grader.intake.policy import Breach, Inspected
 from grader.link.workers import Worker
 from grader.run.outcomes import FILES, Place, is_required, missing_file, policy_diagnosis, task_of
 
@@ -36,6 +36,7 @@ class Job:
     planned: list[str] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
     importing: bool = False  # Whether a file was never imported to its end.
+    pending: list[Breach] = field(default_factory=list)  # Seen since the last outcome.
 
     def haste(self, gate: bool) -> int:
         """Return how many times less than usual a check, or a gate, waits for an answer.
@@ -56,6 +57,45 @@ class Job:
         `file` is the one that holds the check's stub.
         """
         return self._part_blocked(place.stub, file) if place.stub else self._gate_blocked(place)
+
+    def sighted(self, seen: Inspected) -> None:
+        """Take up what a worker saw the submission do."""
+        self.pending += seen.breaches
+        for flag in seen.flags:
+            self.listen({"kind": "flag", "code": flag.code, "message": flag.message})
+
+    def judged(self, found: Outcome, place: Place, files: dict[str, str]) -> Outcome:
+        """Return a check's outcome in the light of what was seen meanwhile.
+
+        A forbidden call fails every check of the part that made it, also those that had passed, and
+        closes the gates, as if the source had shown it. `files` names the file of each stub.
+        """
+        found.stub, found.gate = place.stub, place.gate_name
+        fresh, self.pending = self.pending, []
+        if not fresh:
+            return found
+        asked = files.get(place.stub or "", "models.py").removesuffix(".py")
+        for seen in fresh:
+            part = seen.part or asked
+            self.breaches.setdefault(part, replace(seen, part=part))
+        for outcome in (*self.outcomes, found):
+            part = files.get(outcome.stub or "", "").removesuffix(".py")
+            if outcome is found and found.gate and not all(seen.part for seen in fresh):
+                part = asked  # nothing shows whose call it was, but it was made for this gate
+            self._rule(outcome, part)
+        return found
+
+    def _rule(self, outcome: Outcome, part: str) -> None:
+        """Give an outcome the verdict that breaches leave it."""
+        verdict: Blocked | None = None
+        if part in self.breaches:
+            breach = self.breaches[part]
+            verdict = (Status.FAILED, breach.cause, policy_diagnosis(breach))
+        elif outcome.gate and not self.keep_going:
+            verdict = self._waits_for_part()
+        if verdict is not None and outcome.status is not Status.GRADER_ERROR:
+            outcome.status, outcome.summary, outcome.diagnosis = verdict
+            outcome.evidence = {}
 
     def _part_blocked(self, stub: str, file: str) -> Blocked | None:
         if stub in self.unanswered:

@@ -19,6 +19,7 @@ from grader.base.result import Outcome, Status
 from grader.base.settings import Settings
 from grader.intake import policy, staging
 from grader.link.launchers import WorkersUnavailable
+from grader.link.workers import Worker
 from grader.link.workshop import Workshop
 from grader.run.context import Job
 from grader.run.outcomes import task_of
@@ -111,10 +112,16 @@ class Referee:
         except OSError as error:
             why = error.strerror or type(error).__name__
             raise staging.IntakeError(f"cannot write into {request.out}: {why}") from error
+
+        def started() -> Worker:
+            worker = self.workshop.worker(staged.root)
+            worker.sighted = lambda sightings: job.sighted(policy.sighted(sightings, staged))
+            return worker
+
         job = Job(
             settings=self.settings,
             seed=seed,
-            start_worker=lambda: self.workshop.worker(staged.root),
+            start_worker=started,
             listen=listen,
             breaches={b.part: b for b in reversed(inspected.breaches)},
             missing=staged.missing,

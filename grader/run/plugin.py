@@ -147,7 +147,7 @@ class Plugin:
     def _record(self, item: pytest.Item, found: Outcome, seconds: float) -> None:
         place = place_of(item)
         found.check = item.nodeid.rsplit("/", 1)[-1]
-        found.stub, found.gate = place.stub, place.gate_name
+        found = self.job.judged(found, place, self.files)
         found.seconds = seconds
         self.recorded.add(item.nodeid)
         self.job.outcomes.append(found)

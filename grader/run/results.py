@@ -60,7 +60,7 @@ class Report:
         self.request = request
         self.seed = seed
         self.flags = flags
-        self._kept: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._kept: dict[str, tuple[list[str], dict[str, Any]]] = {}
 
     def keep(self, outcomes: list[Outcome]) -> None:
         """Write what there is so far."""
@@ -116,12 +116,13 @@ class Report:
         }
 
     def _plain(self, entry: Entry) -> dict[str, Any]:
-        """Return an entry as plain values, made anew only when a check has joined it."""
+        """Return an entry as plain values, made anew only when a check joined it or changed."""
         name = entry.task or entry.name
-        count, plain = self._kept.get(name, (-1, {}))
-        if count != len(entry.checks):
+        summaries = [check.summary for check in entry.checks]
+        before, plain = self._kept.get(name, ([""], {}))
+        if before != summaries:
             plain = entry.to_json()
-            self._kept[name] = len(entry.checks), plain
+            self._kept[name] = summaries, plain
         return plain
 
     def _part(self, task: str, outcomes: list[Outcome]) -> Entry:

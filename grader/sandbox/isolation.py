@@ -29,7 +29,7 @@ LAYERS = ("landlock", "seccomp", "uid", "bwrap")
 # What a zygote imports. Below bwrap the rest of the grader does not exist.
 WORKER_SIDE = (
     "__init__.py", "worker", "probes", "link/__init__.py", "link/frames.py", "base/__init__.py",
-    "base/places.py", "sandbox",
+    "base/places.py", "base/forbidden.py", "sandbox",
 )  # fmt: skip
 # A layer hides the grader's files when a confined process cannot read this one, which none needs.
 _WITNESS = GRADER / "intake" / "policy.py"
@@ -104,15 +104,12 @@ class Isolation:
         )
 
 
-def choose(
-    requested: str = "auto", python: str = sys.executable, needed: tuple[str, ...] = ()
-) -> Isolation:
+def choose(requested: str = "auto", python: str = sys.executable) -> Isolation:
     """Return the isolation to grade with; the answer is kept for the life of this process.
 
     Args:
         requested: "auto" (all that works), "portable" (none), or names of `LAYERS` joined by "+".
         python: the interpreter that workers run.
-        needed: further files and folders that workers must be able to read.
 
     Raises:
         IsolationUnavailable: a layer named in `requested` is unknown or does not work here.
@@ -128,7 +125,7 @@ def choose(
             f"isolation must be auto, portable, or one or more of {known} joined by '+', "
             f"got {requested!r}"
         )
-    found = _find(frozenset(names), python, needed)
+    found = _find(frozenset(names), python)
     for name in names:
         if requested != "auto" and not found.active(name):
             reason = found.layers[name].removeprefix("skipped: ")
@@ -140,12 +137,12 @@ def choose(
 
 
 @functools.lru_cache
-def _find(names: frozenset[str], python: str, needed: tuple[str, ...]) -> Isolation:
+def _find(names: frozenset[str], python: str) -> Isolation:
     """Try the named layers (and the filter of system calls, which costs nothing) together."""
     skipped = {name: _obstacle(name) for name in LAYERS}
     skipped |= {n: "not asked for" for n in LAYERS if n not in names and n != "seccomp"}
     wanted = [name for name in INNER_LAYERS if not skipped[name]]
-    readable = _outermost((*_SYSTEM, *_HARDWARE, *_runtime(python), *needed))
+    readable = _outermost((*_SYSTEM, *_HARDWARE, *_runtime(python)))
     uid = _free_uid()
     with tempfile.TemporaryDirectory(prefix="grader-probe-") as folder:
         os.chmod(folder, 0o755)

@@ -32,9 +32,11 @@ def preload() -> None:
 
     torch.set_num_threads(1)
     import grader.worker.worker  # noqa: F401
+    from grader.worker import forbidden_calls
     from grader.worker.eager import leave_compiler
 
     leave_compiler()
+    forbidden_calls.install()
     run_once(torch)
 
     sys.path.remove(ROOT)

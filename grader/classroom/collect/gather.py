@@ -14,8 +14,7 @@ from grader.classroom.collect.layouts import Claim, Layout, stem_of
 from grader.classroom.collect.model import Collected, Report, Student, digest, safe_key
 from grader.classroom.collect.source import Source
 from grader.intake import staging
-from grader.intake.archives import list_archive
-from grader.intake.entry import Entry, IntakeError, too_many
+from grader.intake.entries import Entry, IntakeError, list_archive, too_many
 from grader.intake.staging import Staged
 
 _RESUBMITTED = re.compile(r"-\d+(?=\.[^.]+\Z)")

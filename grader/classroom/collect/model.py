@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from grader.base.text import one_line
-from grader.intake.entry import Entry
+from grader.intake.entries import Entry
 
 MOST_KEY = 80
 
