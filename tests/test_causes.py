@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
+from grader.base import places
 from grader.base.result import CheckFailed
 from grader.parts import causes
 
-GRADER = Path(causes.__file__).parent
+GRADER = places.GRADER
 SOURCE = "\n".join(path.read_text(encoding="utf-8") for path in sorted(GRADER.rglob("*.py")))
 # Tables whose entries are slips: the checks try all of them, and tests/test_slips.py each.
 SLIPS = re.findall(r'"(\w+)"', " ".join(re.findall(r"\bslips\(([^)]*)\)", SOURCE)))
