@@ -21,7 +21,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from grader import corpus, patching, settings
+from grader import corpus, patching, rebase, settings
 from grader.corpus import KINDS, Case, Hostile, Right, Wrong
 from grader.engine import Referee, Request
 from grader.intake import IntakeError
@@ -369,6 +369,9 @@ def markdown(results: Sequence[Result], seconds: float, jobs: int) -> str:
 
 def main(options: argparse.Namespace) -> int:
     """Run `python -m grader verify` and return its exit code."""
+    console = Console(highlight=False)
+    if options.rebase:
+        return rebase.main(settings.load(), options.rebase, console)
     kinds = [options.kind] if options.kind else list(corpus.KINDS)
     cases = corpus.load(settings.load(), kinds=kinds)
     unknown = sorted(set(options.names) - {case.name for case in cases})
@@ -378,7 +381,6 @@ def main(options: argparse.Namespace) -> int:
         cases = [case for case in cases if case.name in options.names]
     share, shares = options.shard
     cases = cases[share - 1 :: shares]
-    console = Console(highlight=False)
     with Shown("judging", len(cases), console) as progress:
 
         def heard(result: Result) -> None:
