@@ -2,11 +2,12 @@
 
 Where an edit's code is gone, the same function is compared before and after. If only names have
 changed there, the edit takes the new names. Otherwise the edit is made on the old solution, merged
-word by word with the new one, and written anew from what the merge holds.
+with the new one, and written anew from what the merge holds.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
 import io
 import json
@@ -23,7 +24,7 @@ from rich.text import Text
 
 from grader import corpus, patching, release
 from grader.corpus import Case, CorpusError
-from grader.patching import SOLUTION, Edit, PatchError, Token, place, region, replaced, tokens
+from grader.patching import SOLUTION, Edit, PatchError, place, region, replaced, tokens
 from grader.settings import Settings
 
 
@@ -89,7 +90,7 @@ def fitting(edit: Edit, before: str, after: str, changed: str) -> list[Edit]:
     if together is None:
         words = "code that has not changed since"
         raise PatchError("find", words, edit.find or f"the body of {edit.function}")
-    return list(expressed(edit.file, "".join(pieces(after)), together))
+    return list(expressed(edit.file, "".join(statements(after)), together))
 
 
 def renamed(edit: Edit, before: str, after: str) -> Edit:
@@ -115,25 +116,36 @@ def renamed(edit: Edit, before: str, after: str) -> Edit:
 
 
 def merged(ours: str, base: str, theirs: str) -> str | None:
-    """Merge two changes of a file token by token; return None where both changed the same code."""
+    """Merge two changes of a file by statements; return None where they touch or make no sense."""
     with tempfile.TemporaryDirectory(prefix="grader-rebase-") as folder:
         paths = [Path(folder, name) for name in ("ours", "base", "theirs")]
         for path, text in zip(paths, (ours, base, theirs), strict=True):
-            lines = (json.dumps(piece) + "\n" for piece in pieces(text))
+            lines = (json.dumps(statement) + "\n" for statement in statements(text))
             path.write_text("".join(lines), encoding="utf-8")
         done = subprocess.run(["git", "merge-file", "-p", *paths], capture_output=True, text=True)
-    return None if done.returncode else "".join(map(json.loads, done.stdout.splitlines()))
+    if done.returncode:
+        return None
+    together = "".join(map(json.loads, done.stdout.splitlines()))
+    try:
+        ast.parse(together)
+    except SyntaxError:
+        return None
+    return together
 
 
-def pieces(text: str) -> Iterator[str]:
-    """Cut a text into its tokens and the layout between them, without comments and empty lines."""
-    end = 0
+def statements(text: str) -> Iterator[str]:
+    """Yield every statement of a text, or the head of one, on one line and without comments."""
+    line, end = "", 0
     for token in tokens(text):
         gap = text[end : token.start]
-        yield "\n" + gap.rsplit("\n", 1)[1] if "\n" in gap else gap
-        yield token.text
+        if token.begins:
+            line, gap = "", text[text.rfind("\n", 0, token.start) + 1 : token.start]
+        elif "\n" in gap:
+            gap = "" if line.endswith(("(", "[", "{")) or token.text in ")]}" else " "
+        line += gap + text[token.start : token.end]
         end = token.end
-    yield "\n"
+        if token.ends:
+            yield f"{line}\n"
 
 
 def expressed(file: str, text: str, changed: str) -> Iterator[Edit]:
@@ -142,33 +154,20 @@ def expressed(file: str, text: str, changed: str) -> Iterator[Edit]:
     Raises:
         PatchError: No edit says so.
     """
-    old, new = text.splitlines(keepends=True), changed.splitlines(keepends=True)
+    old, new = list(statements(text)), list(statements(changed))
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     runs = [code[1:] for code in matcher.get_opcodes() if code[0] != "equal"]
-    statements = list(statement_lines(tokens(text)))
     current = text
     for first, last, start, end in runs:
-        touched = [s for s in statements if s[0] < max(last, first + 1) and s[1] > first]
-        if first == last or not touched:  # nothing goes: keep the statement before it
-            touched = [s for s in statements if s[1] <= first][-1:] or statements[:1]
-        a, b = min(first, touched[0][0]), max(last, touched[-1][1])
-        find = "".join(old[a:b])
-        replace = "".join([*old[a:first], *new[start:end], *old[last:b]])
+        # Where nothing goes, the statement before the new ones tells where they belong.
+        kept = max(first - 1, 0) if first == last else first
+        find = "".join(old[kept:last])
+        replace = "".join([*old[kept:first], *new[start:end]])
         one = anchored(file, current, find, replace)
         current = replaced(current, one, one.replace)
         yield one
     if [t.text for t in tokens(current)] != [t.text for t in tokens(changed)]:
         raise PatchError("find", "code that an edit can name", file)
-
-
-def statement_lines(found: Iterable[Token]) -> Iterator[tuple[int, int]]:
-    """Yield the first line of every statement and the one after its last, counted from 0."""
-    first = 0
-    for token in found:
-        if token.begins:
-            first = token.line - 1
-        if token.ends:
-            yield first, token.line + token.text.count("\n")
 
 
 def anchored(file: str, text: str, find: str, replace: str) -> Edit:

@@ -356,11 +356,17 @@ def test_edit_takes_the_new_name_of_a_local() -> None:
 
 
 def test_edit_is_merged_with_a_change_beside_it() -> None:
-    edit = patching.Edit("scale.py", "scale", "y = x * 2\nif y.ndim:", "y = x * 2\nif y.numel():")
-    new = FILE.replace("y = x * 2", "y = 2 * x.clone()")
+    body = "if y.ndim:\n    y = y.sum(-1, keepdim=True)\nreturn "
+    edit = patching.Edit("scale.py", "scale", body + "y", body + "x")
+    new = FILE.replace("y.ndim", "y.numel()")
     (one,) = rebased(new, edit)
-    expected = new.replace("y.ndim", "y.numel()")
-    assert patching.replaced(new, one, one.replace) == expected
+    assert patching.replaced(new, one, one.replace) == new.replace("return y", "return x")
+
+
+def test_edit_that_touches_a_change_needs_a_person() -> None:
+    edit = patching.Edit("scale.py", "scale", "y = x * 2\nif y.ndim:", "y = x * 2\nif y.numel():")
+    with pytest.raises(patching.PatchError, match="expected code that has not changed since"):
+        rebased(FILE.replace("y = x * 2", "y = 2 * x.clone()"), edit)
 
 
 def test_edit_of_code_that_changed_needs_a_person() -> None:
