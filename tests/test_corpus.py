@@ -1,21 +1,25 @@
 """The corpus: its reader, the comparison, the traps, and every case of it."""
 
+import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from rich.console import Console
 
 from grader.base import settings
 from grader.run.pool import Pool
-from grader.upkeep import corpus, mutants, patching
+from grader.upkeep import corpus, mutants, patching, rebase
 from grader.upkeep.corpus import Case, CorpusError, Wrong
 from grader.upkeep.traps import Traps
 from grader.upkeep.verify import (
@@ -64,12 +68,19 @@ def test_titles_are_distinct() -> None:
 # Reading ---------------------------------------------------------------------------------------
 
 TITLE = 'title = "the causal mask hides nothing"\n'
-EDIT = '[[edit]]\nfile = "masks.py"\nold = "every_pair.tril(offset)"\nnew = "every_pair"\n'
+EDIT = """
+[[edit]]
+file = "masks.py"
+function = "causal_mask"
+find = "every_pair.tril(offset)"
+replace = "every_pair"
+"""
 VERDICT = 'caught_by = ["1.2"]\npart = "masks"\ncode = "no_causal_mask"\n'
 
 
 def write_case(folder: Path, text: str, kind: str = "wrong") -> Path:
-    path = folder / kind / "a_case" / "case.toml"
+    gate = re.search(r'caught_by = \["(.*?)"', text)
+    path = folder / kind / (gate[1] if gate else "1.2") / "a_case.toml"
     path.parent.mkdir(parents=True)
     path.write_text(text)
     return path
@@ -85,17 +96,14 @@ def test_case_is_read_with_its_verdict(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("title", "case.toml: expected a TOML file, got: Expected '='"),
+        ("title", "expected a TOML file, got: Expected '='"),
         ('title = "short"\n' + VERDICT + EDIT, "Expected `str` matching regex"),
-        (VERDICT + EDIT, "case.toml: Object missing required field `title`"),
-        (TITLE + VERDICT, "case.toml.edit: expected a change to the tree, got 'none'"),
-        (
-            TITLE + VERDICT + "wrong = 1\n" + EDIT,
-            "case.toml: Object contains unknown field `wrong`",
-        ),
-        (TITLE + VERDICT + 'name = "b"\n' + EDIT, "case.toml.name: expected a key that the README"),
-        (TITLE + EDIT, "case.toml: Object missing required field `caught_by`"),
-        (TITLE + 'caught_by = ["1.2"]\n' + EDIT, "case.toml: Object missing required field `part`"),
+        (VERDICT + EDIT, "Object missing required field `title`"),
+        (TITLE + VERDICT, "edit: expected a change to the tree, got 'none'"),
+        (TITLE + VERDICT + "wrong = 1\n" + EDIT, "Object contains unknown field `wrong`"),
+        (TITLE + VERDICT + 'name = "b"\n' + EDIT, "name: expected a key that the README"),
+        (TITLE + EDIT, "Object missing required field `caught_by`"),
+        (TITLE + 'caught_by = ["1.2"]\n' + EDIT, "Object missing required field `part`"),
         (TITLE + VERDICT.replace("1.2", "1.9") + EDIT, "caught_by: expected one of 1.1, 1.2,"),
         (
             TITLE + VERDICT.replace('["1.2"]', '["finite_gradients", "greedy_accuracy"]') + EDIT,
@@ -103,17 +111,25 @@ def test_case_is_read_with_its_verdict(tmp_path: Path) -> None:
         ),
         (
             TITLE + VERDICT + EDIT.replace("every_pair.tril(offset)", "every_pair"),
-            "edit[0].old: expected a text that occurs exactly once in masks.py, got "
-            "'one that occurs 2 times'",
+            "edit[0].find: expected code that stands once in causal_mask of masks.py, comments "
+            "and layout aside, got '2 times: every_pair'",
         ),
         (
             TITLE + VERDICT + EDIT.replace("tril", "triu"),
-            "edit[0].old: expected a text that occurs exactly once in masks.py, got "
-            "'one that occurs 0 times'",
+            "edit[0].find: expected code that stands once in causal_mask of masks.py, comments "
+            "and layout aside, got '0 times: every_pair.triu(offset)'",
         ),
         (
             TITLE + VERDICT + EDIT.replace('"every_pair"', '"every_pair.tril(offset)"'),
-            "edit[0].new: expected a text that differs from old",
+            "edit[0].replace: expected a text that differs from find",
+        ),
+        (
+            TITLE + VERDICT + EDIT.replace('"causal_mask"', '"causal"'),
+            "edit[0].function: expected a function or class of the file, got 'causal'",
+        ),
+        (
+            TITLE + VERDICT + "[[edit]]\nfile = 'masks.py'\nreplace = 'pass'\n",
+            "edit[0].find: expected code, or a function whose body is meant, got ''",
         ),
         (
             TITLE + VERDICT + EDIT.replace("masks.py", "mask.py"),
@@ -125,7 +141,7 @@ def test_case_is_read_with_its_verdict(tmp_path: Path) -> None:
         ),
         (
             TITLE + VERDICT + '[[file]]\npath = "../masks.py"\ntext = ""\n',
-            "case.toml: Expected `str` matching regex",
+            "Expected `str` matching regex",
         ),
         (
             TITLE + VERDICT + 'delete = ["transformer/mask.py"]\n',
@@ -134,10 +150,44 @@ def test_case_is_read_with_its_verdict(tmp_path: Path) -> None:
     ],
 )
 def test_case_that_cannot_be_used_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = write_case(tmp_path, text)
     with pytest.raises(CorpusError) as caught:
-        corpus.read(write_case(tmp_path, text), LAB)
-    assert str(caught.value).startswith("wrong/a_case/case.toml")
+        corpus.load(LAB, tmp_path)
+    assert str(caught.value).startswith(f"wrong/{path.parent.name}/a_case.toml: ")
     assert message in str(caught.value)
+
+
+def test_all_cases_that_cannot_be_used_are_listed_at_once(tmp_path: Path) -> None:
+    write_case(tmp_path, TITLE + VERDICT + EDIT)
+    for name, text in (("bad", "title"), ("late", EDIT.replace("tril", "triu"))):
+        (tmp_path / "wrong" / "1.2" / f"{name}.toml").write_text(TITLE + VERDICT + text)
+    (tmp_path / "wrong" / "1.1").mkdir()
+    (tmp_path / "wrong" / "1.1" / "moved.toml").write_text(TITLE + VERDICT + EDIT)
+    with pytest.raises(CorpusError) as caught:
+        corpus.load(LAB, tmp_path)
+    lines = str(caught.value).splitlines()
+    assert [line.split(": ")[0] for line in lines] == [
+        "wrong/1.1/moved.toml", "wrong/1.2/bad.toml", "wrong/1.2/late.toml"
+    ]  # fmt: skip
+    assert "path: expected the folder 1.2, the first of caught_by, got '1.1'" in lines[0]
+
+
+def test_names_are_distinct_within_a_kind(tmp_path: Path) -> None:
+    for folder in ("several", "1.2"):
+        path = tmp_path / "right" / folder / "a_case.toml"
+        path.parent.mkdir(parents=True)
+        path.write_text(TITLE + EDIT)
+    with pytest.raises(CorpusError, match="^right/a_case: expected one case of this name$"):
+        corpus.load(LAB, tmp_path)
+
+
+def test_case_of_the_old_layout_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "wrong" / "a_case" / "case.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(TITLE + VERDICT + EDIT)
+    words = "wrong/a_case/case.toml: path: expected <kind>/<folder>/<name>.toml, not the old layout"
+    with pytest.raises(CorpusError, match=words):
+        corpus.load(LAB, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -159,15 +209,8 @@ def test_hostile_case_that_cannot_be_used_is_refused(
 
 
 def test_folder_without_cases_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="expected wrong or right or hostile/<name>/case.toml"):
-        corpus.load(LAB, tmp_path)
-
-
-def test_folder_without_a_case_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "right" / "empty").mkdir(parents=True)
-    with pytest.raises(
-        CorpusError, match=r"right/empty/case.toml: expected a TOML file, got: .*No"
-    ):
+    words = "expected wrong or right or hostile/<folder>/<name>.toml, found none"
+    with pytest.raises(CorpusError, match=words):
         corpus.load(LAB, tmp_path)
 
 
@@ -193,7 +236,7 @@ def test_only_cases_that_need_it_are_trained(tmp_path: Path) -> None:
 
 
 def test_patched_tree_is_written_with_words_filled_in(tmp_path: Path) -> None:
-    edit = patching.Edit("masks.py", "every_pair.tril(offset)", '"@TOKEN@"')
+    edit = patching.Edit("masks.py", "causal_mask", "every_pair.tril(offset)", '"@TOKEN@"')
     extras = [
         patching.Extra("conftest.py", "# @TOKEN@ @OTHER@"),
         patching.Extra("transformer/gone.py", link="@TOKEN@/gone.py"),
@@ -220,6 +263,162 @@ def test_unchecked_bytecode_runs_instead_of_its_source(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import victim"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "bytecode\n"
+
+
+FILE = '''
+import torch.nn
+import torch  # tensors
+
+
+def scale(x):
+    """Scale it."""
+    # BEGIN
+    y = x * 2  # twice
+    if y.ndim:
+        # not a number
+        y = y.sum(
+            -1, keepdim=True
+        )
+    return y
+    # END
+
+
+class Model:
+    def scale(self, x):
+        return x * 2
+'''
+
+
+SUM = "        y = y.sum(\n            -1, keepdim=True\n        )\n"
+HEAD = "    if y.ndim:\n        # not a number\n"
+IMPORTS = "import torch\nimport math\n"
+
+
+@pytest.mark.parametrize(
+    ("function", "find", "replace", "old", "new"),
+    [
+        ("", "import torch", IMPORTS, "import torch  # tensors\n", IMPORTS),
+        ("Model.scale", "x * 2", "x * 3", "return x * 2", "return x * 3"),
+        ("Model", "x * 2", "x * 3", "return x * 2", "return x * 3"),
+        ("scale", "y = x * 2  # other", "y = x", "    y = x * 2  # twice", "    y = x"),
+        ("scale", "if y.ndim:\n    y = y.sum(-1, keepdim=True)", "", HEAD + SUM, ""),
+        ("scale", "sum(-1,", "mean(-1,", "sum(\n            -1,", "mean(-1,"),
+        ("scale", "y = y.sum(-1, keepdim=True)", "y = 1", SUM, "        y = 1\n"),
+        (
+            "scale",
+            "    y = y.sum(-1, keepdim=True)\nreturn y",
+            "return 1",
+            SUM + "    return y\n",
+            "    return 1\n",
+        ),
+        (
+            "scale",
+            "",
+            "if x:\n    return x",
+            FILE[FILE.index("    y = x") : FILE.index("    # END")],
+            "    if x:\n        return x\n",
+        ),
+    ],
+)
+def test_edit_finds_code_whatever_its_comments_and_layout(
+    function: str, find: str, replace: str, old: str, new: str
+) -> None:
+    edit = patching.Edit("scale.py", function, find, replace)
+    assert patching.replaced(FILE, edit, replace) == FILE.replace(old, new)
+
+
+def test_code_in_two_places_is_refused() -> None:
+    with pytest.raises(patching.PatchError, match="once in scale.py, .*2 times: x . 2"):
+        patching.place(FILE, patching.Edit("scale.py", "", "x * 2", "x"))
+
+
+# Rebasing --------------------------------------------------------------------------------------
+
+
+def rebased(new: str, *edits: patching.Edit) -> list[patching.Edit]:
+    case = SimpleNamespace(edit=edits)
+    old, after = ({"transformer/scale.py": text.encode()} for text in (FILE, new))
+    return rebase.rebase(case, old, after)  # type: ignore[arg-type]
+
+
+def test_edit_that_fits_stays() -> None:
+    edit = patching.Edit("scale.py", "scale", "y = x * 2", "y = x")
+    assert rebased(FILE.replace("twice", "two times"), edit) == [edit]
+
+
+def test_edit_takes_the_new_name_of_a_local() -> None:
+    edit = patching.Edit("scale.py", "scale", "y = x * 2", "y = x")
+    new = (
+        FILE.replace("y ", "scaled ").replace("y.", "scaled.").replace("return y", "return scaled")
+    )
+    assert rebased(new, edit) == [
+        patching.Edit("scale.py", "scale", "scaled = x * 2", "scaled = x")
+    ]
+
+
+def test_edit_is_merged_with_a_change_beside_it() -> None:
+    body = "if y.ndim:\n    y = y.sum(-1, keepdim=True)\nreturn "
+    edit = patching.Edit("scale.py", "scale", body + "y", body + "x")
+    new = FILE.replace("y.ndim", "y.numel()")
+    (one,) = rebased(new, edit)
+    assert patching.replaced(new, one, one.replace) == new.replace("return y", "return x")
+
+
+def test_edit_that_touches_a_change_needs_a_person() -> None:
+    edit = patching.Edit("scale.py", "scale", "y = x * 2\nif y.ndim:", "y = x * 2\nif y.numel():")
+    with pytest.raises(patching.PatchError, match="expected code that has not changed since"):
+        rebased(FILE.replace("y = x * 2", "y = 2 * x.clone()"), edit)
+
+
+def test_edit_of_code_that_changed_needs_a_person() -> None:
+    edit = patching.Edit("scale.py", "Model.scale", "x * 2", "x * 3")
+    with pytest.raises(patching.PatchError, match="expected code that has not changed since"):
+        rebased(FILE.replace("return x * 2", "return x * 7"), edit)
+
+
+QUOTE, DOUBLE = "'", '"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a", "it's", 'say "a"', "a\\b", "a\nb\n", f"\n{3 * QUOTE}\n{3 * DOUBLE}\\n", QUOTE + DOUBLE],
+)
+def test_case_file_keeps_what_stands_beside_its_edits(text: str) -> None:
+    before = (
+        TITLE
+        + VERDICT
+        + EDIT
+        + "[[file]]\npath = 'a'\ntext = "
+        + f"{3 * QUOTE}\n[[edit]]\n{3 * QUOTE}\n"
+    )
+    edits = [patching.Edit("masks.py", "", text, text), patching.Edit("masks.py", "f")]
+    after = tomllib.loads(rebase.with_edits(before, edits))
+    found = after.pop("edit")
+    assert [patching.Edit(**edit) for edit in found] == edits
+    assert after == {k: v for k, v in tomllib.loads(before).items() if k != "edit"}
+
+
+def test_cases_are_rebased_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_case(tmp_path, TITLE + VERDICT + EDIT)
+    lost = tmp_path / "wrong" / "1.2" / "lost.toml"
+    lost.write_text(TITLE + VERDICT + EDIT.replace("tril", "triu"))
+    base = patching.base_files("solution")
+    masks = bytes(base["transformer/masks.py"]).replace(b"every_pair", b"all_pairs")
+    now = {**base, "transformer/masks.py": masks}
+    monkeypatch.setattr(rebase, "solution_at", lambda revision, folder: "old")
+    monkeypatch.setattr(
+        patching, "base_files", lambda _, where=None: base if where == "old" else now
+    )
+    shown = io.StringIO()
+    assert rebase.main(LAB, "HEAD", Console(file=shown, width=100), tmp_path) == 1
+    assert "rebased  wrong/1.2/a_case.toml" in shown.getvalue()
+    assert "needs a person  wrong/1.2/lost.toml: edit[0].find" in shown.getvalue()
+    assert 'find = "all_pairs.tril(offset)"' in path.read_text()
+
+
+def test_solution_of_a_revision_that_git_does_not_know_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="expected a revision that holds the solution, got nope"):
+        rebase.solution_at("nope", tmp_path)
 
 
 # Comparing -------------------------------------------------------------------------------------

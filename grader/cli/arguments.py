@@ -77,6 +77,7 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("names", nargs="*", metavar="NAME", help="names of cases; default: all")
     known.add_argument("--kind", choices=["wrong", "right", "hostile"], help="only this kind")
     known.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="part I of N")
+    known.add_argument("--rebase", metavar="REVISION", help="fit cases of an older solution")
     _measured(known, "docs/corpus.md", Path("reports/verify"), "for verify.json")
     _isolation(known)
     machine = _instructors(commands, "mutants", "small mistakes made by machine: which survive?")

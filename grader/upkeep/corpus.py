@@ -1,13 +1,14 @@
 """The corpus: small patches on the solution, each with the verdict it must get.
 
-A case is a folder `<kind>/<name>` with a `case.toml`; tests/corpus/README.md lists its keys, and
-the structs below are the schema that reads them.
+A case is a file `<kind>/<folder>/<name>.toml`; tests/corpus/README.md lists its keys, and the
+structs below are the schema that reads them.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -102,6 +103,9 @@ class Wrong(Case, frozen=True, kw_only=True):
         if len(gates) > 1:
             words = "at most one gate, for the later ones wait for it"
             raise PatchError("caught_by", words, gates)
+        if self.path.parent.name != self.caught_by[0]:
+            words = f"the folder {self.caught_by[0]}, the first of caught_by"
+            raise PatchError("path", words, self.path.parent.name)
 
 
 class Right(Case, frozen=True, kw_only=True):
@@ -165,44 +169,57 @@ def known(key: str, names: Collection[str], allowed: Collection[str]) -> None:
             raise PatchError(key, f"one of {', '.join(sorted(allowed))}", name)
 
 
+def files(kinds: Collection[str] = KINDS, corpus: Path = CORPUS) -> list[Path]:
+    """Return every case file, in order of kind, folder and name."""
+    return [path for kind in kinds for path in sorted((corpus / kind).rglob("*.toml"))]
+
+
 def load(settings: Settings, corpus: Path = CORPUS, kinds: Collection[str] = KINDS) -> list[Case]:
-    """Read every case, in order of kind and name.
+    """Read every case, in order of kind, folder and name, and try its patch.
 
     Raises:
-        CorpusError: A case cannot be used, or there is none.
+        CorpusError: Cases cannot be used, each in a line; or there is none.
     """
-    found = [read(path, settings) for kind in kinds for path in case_files(corpus / kind)]
-    if not found:
-        raise CorpusError(f"{corpus}: expected {' or '.join(kinds)}/<name>/case.toml, found none")
-    return found
+    cases, troubles = [], []
+    for path in files(kinds, corpus):
+        try:
+            cases.append(read(path, settings))
+            cases[-1].tree()
+        except CorpusError as error:
+            troubles.append(str(error))
+        except PatchError as error:
+            troubles.append(f"{where(path)}: {error}")
+    names = Counter(f"{case.kind}/{case.name}" for case in cases)
+    troubles += [f"{name}: expected one case of this name" for name in names if names[name] > 1]
+    if not (cases or troubles):
+        troubles = [f"{corpus}: expected {' or '.join(kinds)}/<folder>/<name>.toml, found none"]
+    if troubles:
+        raise CorpusError("\n".join(troubles))
+    return cases
 
 
-def case_files(folder: Path) -> Iterator[Path]:
-    """Yield the case file of every folder in `folder`, whether it exists or not."""
-    for case in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if case.is_dir():
-            yield case / "case.toml"
+def where(path: Path) -> str:
+    """Return how messages name a case file."""
+    return "/".join(path.parts[-3:])
 
 
 def read(path: Path, settings: Settings) -> Case:
-    """Read one case and try its patch.
+    """Read one case.
 
     Raises:
-        CorpusError: It cannot be used.
+        CorpusError: It says what it must not, or nothing that can be read.
     """
-    where = "/".join(path.parts[-3:])
     try:
+        if path.name == "case.toml":
+            raise PatchError("path", "<kind>/<folder>/<name>.toml, not the old layout", where(path))
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-        own: dict[str, Any] = {"path": path, "name": path.parent.name}
+        own: dict[str, Any] = {"path": path, "name": path.stem}
         for key in own.keys() & table.keys():
             raise PatchError(key, "a key that the README lists", key)
-        case = msgspec.convert(table | own, KINDS[path.parent.parent.name])
+        case = msgspec.convert(table | own, KINDS[path.parts[-3]])
         case.check(settings.points)
-        case.tree()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise CorpusError(f"{where}: expected a TOML file, got: {error}") from None
-    except msgspec.ValidationError as error:
-        raise CorpusError(f"{where}: {error}") from None
-    except PatchError as error:
-        raise CorpusError(f"{where}.{error}") from None
+        raise CorpusError(f"{where(path)}: expected a TOML file, got: {error}") from None
+    except (msgspec.ValidationError, PatchError) as error:
+        raise CorpusError(f"{where(path)}: {error}") from None
     return case

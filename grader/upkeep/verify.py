@@ -28,7 +28,7 @@ from grader.base.result import write_json
 from grader.intake.staging import IntakeError
 from grader.run.engine import Referee, Request
 from grader.run.pool import Pool, serve
-from grader.upkeep import corpus, patching
+from grader.upkeep import corpus, patching, rebase
 from grader.upkeep.corpus import KINDS, Case, Hostile, Right, Wrong
 from grader.upkeep.pages import measured, show, table
 from grader.upkeep.traps import Traps
@@ -371,6 +371,9 @@ def markdown(results: Sequence[Result], seconds: float, jobs: int) -> str:
 
 def main(options: argparse.Namespace) -> int:
     """Run `python -m grader verify` and return its exit code."""
+    console = Console(highlight=False)
+    if options.rebase:
+        return rebase.main(settings.load(), options.rebase, console)
     kinds = [options.kind] if options.kind else list(corpus.KINDS)
     cases = corpus.load(settings.load(), kinds=kinds)
     unknown = sorted(set(options.names) - {case.name for case in cases})
@@ -380,7 +383,6 @@ def main(options: argparse.Namespace) -> int:
         cases = [case for case in cases if case.name in options.names]
     share, shares = options.shard
     cases = cases[share - 1 :: shares]
-    console = Console(highlight=False)
     with Shown("judging", len(cases), console) as progress:
 
         def heard(result: Result) -> None:
