@@ -129,7 +129,7 @@ def stamp_of(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
 
 
-def _too_many(where: object, limits: Staging) -> IntakeError:
+def too_many(where: object, limits: Staging) -> IntakeError:
     """Return what to raise where an archive or folder holds too much."""
     return IntakeError(
         f"{where} holds more than {limits.max_archive_entries} files: hand in the folder "
@@ -165,7 +165,7 @@ def _folder(root: Path, limits: Staging) -> list[Entry]:
                 kind = _kind_of(status.st_mode)
                 entries.append(Entry(above + each.name, kind, read, stamp_of(status)))
                 if len(entries) > limits.max_archive_entries:
-                    raise _too_many(root, limits)
+                    raise too_many(root, limits)
     return entries
 
 
@@ -210,7 +210,7 @@ def _opening(path: Path) -> Iterator[None]:
 
 def _zip(path: Path, data: bytes, limits: Staging) -> list[Entry]:
     if data.count(b"PK\x01\x02") > limits.max_archive_entries:
-        raise _too_many(path, limits)
+        raise too_many(path, limits)
     with _opening(path):
         archive = zipfile.ZipFile(io.BytesIO(data))
         members = [member for member in archive.infolist() if not member.is_dir()]
@@ -246,7 +246,7 @@ def _tar(path: Path, data: bytes, room: int, limits: Staging) -> list[Entry]:
         # A malformed size can lead tarfile round in circles: the count ends that, too.
         for count, member in enumerate(archive):
             if count > limits.max_archive_entries:
-                raise _too_many(path, limits)
+                raise too_many(path, limits)
             if member.isdir():
                 continue
             plain = member.isreg() and not member.issparse()
