@@ -348,7 +348,7 @@ HONEST: dict[str, dict[str, str]] = {
 def test_honest_oddities_pass_without_a_flag(name: str, referee: Referee, tmp_path: Path) -> None:
     result = graded(referee, tree(tmp_path / "tree", **HONEST[name]))
     found = part(result, "2")
-    assert (found["status"], found["summary"]) == ("passed", "12 checks passed")
+    assert found["status"] == "passed", found["summary"]
     assert result["integrity"]["flags"] == []
 
 
