@@ -305,7 +305,8 @@ class MultiHeadAttention(nn.Module):
         check_broadcast("mask", mask, scores)
         if mask is not None and not numbers_are_known():
             # A traced program cannot stop at a row without a key.
-            mask, score_bias = None, hidden_by_bias(mask, score_bias, queries.dtype)
+            score_bias = hidden_by_bias(mask, score_bias, queries.dtype)
+            mask = None
         if self.num_kv_heads != self.num_heads:
             if queries.shape[2] == 1:
                 one_token = (queries, keys, values, mask, score_bias, self.dropout)
