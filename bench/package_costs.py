@@ -39,7 +39,7 @@ from transformer.models import Seq2SeqTransformer  # noqa: E402
 from transformer.pretrained import load_model  # noqa: E402
 from transformer.training import masked_cross_entropy, teacher_forcing  # noqa: E402
 
-QWEN2_HALF_BILLION = {
+QWEN2_HALF_BILLION: dict[str, Any] = {
     "vocab_size": 151936,
     "hidden_size": 896,
     "num_hidden_layers": 24,
@@ -156,17 +156,19 @@ def tokens(folder: Path, rounds: int) -> None:
     """Compare the time of a token, prefill included, with that of transformers."""
     from transformers import Qwen2ForCausalLM
 
-    theirs: Any = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    theirs: Any = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    theirs.eval()
     ours, _ = load_model(folder, torch.float32)
     prompt = torch.randint(3, 1000, (1, PROMPT_TOKENS))
     mask = torch.ones_like(prompt)
-    counts = {"max_new_tokens": NEW_TOKENS}
 
     def write() -> list[int]:
-        return list(write_on(ours, prompt, **counts))
+        return list(write_on(ours, prompt, max_new_tokens=NEW_TOKENS))
 
     def library() -> list[int]:
-        written = theirs.generate(prompt, attention_mask=mask, do_sample=False, **counts)
+        written = theirs.generate(
+            prompt, attention_mask=mask, do_sample=False, max_new_tokens=NEW_TOKENS
+        )
         return list(written[0, PROMPT_TOKENS:].tolist())
 
     assert write() == library(), "the two models write different tokens"
