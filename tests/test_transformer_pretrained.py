@@ -521,3 +521,9 @@ def test_stopped_writing_is_one_line_and_130(folder_with_text, capsys, monkeypat
     monkeypatch.setattr("transformer.__main__.write_on", stopped)
     assert main(["load", str(folder_with_text), "--prompt", "b"]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "stopped"
+
+
+def test_no_weight_is_drawn_only_to_be_replaced(saved):
+    state = torch.get_rng_state()
+    load_model(saved["qwen2"].folder)
+    assert torch.equal(torch.get_rng_state(), state)

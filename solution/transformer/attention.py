@@ -25,6 +25,7 @@ from .grouped import attend_from_one_token
 from .kv_cache import KVCache
 from .masks import causal_mask, combine_masks, zero_padding
 from .norms import make_norm
+from .pieces import LONG, attend_in_pieces, hidden_by_bias
 from .rotary import RotaryTables
 
 
@@ -337,16 +338,18 @@ class MultiHeadAttention(nn.Module):
             score_bias: (B or 1, H or 1, T, S) float, or None.
 
         Returns:
-            Attended(context, weights): (B, H, T, K) and (B, H, T, S) float.
+            Attended(context, weights): (B, H, T, K) and (B, H, T, S) float; without weights
+            where T is above 256 (pieces.py).
 
         Raises:
             ValueError: A mask or a score_bias that does not fit the scores.
         """
-        check_broadcast("score_bias", score_bias, (*queries.shape[:3], keys.shape[2]))
+        scores = (*queries.shape[:3], keys.shape[2])
+        check_broadcast("score_bias", score_bias, scores)
+        check_broadcast("mask", mask, scores)
         if mask is not None and not numbers_are_known():
-            # A traced program cannot stop at a row without a key, so the bias hides the keys.
-            hiding = torch.zeros_like(mask, dtype=queries.dtype).masked_fill(~mask, -math.inf)
-            score_bias = hiding if score_bias is None else score_bias + hiding
+            # A traced program cannot stop at a row without a key.
+            score_bias = hidden_by_bias(mask, score_bias, queries.dtype)
             mask = None
         if self.num_kv_heads != self.num_heads:
             if queries.shape[2] == 1:
@@ -354,6 +357,9 @@ class MultiHeadAttention(nn.Module):
                 return Attended(*attend_from_one_token(scaled_dot_product_attention, *one_token))
             keys = repeat_kv_heads(keys, self.num_heads)  # (B, H, S, K)
             values = repeat_kv_heads(values, self.num_heads)  # (B, H, S, K)
+        if queries.shape[2] > LONG and numbers_are_known():
+            many_tokens = (queries, keys, values, mask, score_bias, self.dropout)
+            return Attended(*attend_in_pieces(scaled_dot_product_attention, *many_tokens))
         return scaled_dot_product_attention(queries, keys, values, mask, score_bias, self.dropout)
 
 

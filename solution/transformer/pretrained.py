@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .config import ModelConfig
@@ -414,15 +414,19 @@ def read_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
             raise ValueError(f"{folder / file} cannot be read: {error}") from error
 
 
+_DRAWING = (Tensor.normal_, Tensor.uniform_, nn.init.kaiming_uniform_, nn.init.uniform_)
+
+
 class _Unfilled(TorchFunctionMode):
     """Leave out the drawing of initial weights, which would only be replaced."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func in (Tensor.normal_, Tensor.uniform_):
-            return args[0]
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func in _DRAWING:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 @contextmanager
