@@ -6,8 +6,8 @@ import json
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from test_architecture import GRADER, ROOMS, ours, room_of

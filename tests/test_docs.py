@@ -78,7 +78,7 @@ def table(heading: str) -> list[list[str]]:
 
 def test_readme_table_is_lab_toml() -> None:
     points = settings.load().points
-    gates = {i: name for i, name in enumerate(points.gates, start=1)}
+    gates = dict(enumerate(points.gates, start=1))
     wanted = [
         [s.id, s.file, ", ".join(f"`{f}`" for f in s.functions), f"{s.gate} {gates[s.gate]}"]
         + [str(s.points)]

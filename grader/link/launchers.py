@@ -102,7 +102,7 @@ class Launcher(Protocol):
 
 def clean_environment(scratch: Path) -> dict[str, str]:
     """Return the only environment variables a worker sees."""
-    threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     kept = {k: v for k, v in os.environ.items() if k.startswith("OPENBLAS_") and k not in threads}
     paths = {name: str(scratch) for name in ("HOME", "TMPDIR", "TMP", "TEMP")}
     system = {k: os.environ[k] for k in ("SYSTEMROOT", "PATHEXT") if k in os.environ}

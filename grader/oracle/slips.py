@@ -63,7 +63,7 @@ def wrong_scaled_dot_product_attention(
         score_bias: Added to the scaled scores; broadcasts to (B, H, T, S).
         slip: Name of the mistake; an unknown name is none.
     """
-    batch, heads, num_queries, width = query.shape
+    batch, heads, _, width = query.shape
     scores = query @ key.swapaxes(2, 3)
     scale = {
         "no_scale": 1.0,

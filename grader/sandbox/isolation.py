@@ -118,7 +118,7 @@ def choose(
         IsolationUnavailable: a layer named in `requested` is unknown or does not work here.
     """
     if requested == "portable":
-        layers = {name: "skipped: not asked for" for name in LAYERS}
+        layers = dict.fromkeys(LAYERS, "skipped: not asked for")
         return Isolation("portable", False, layers, landlock.abi(), (), None)
     names = LAYERS if requested == "auto" else tuple(requested.split("+"))
     unknown = [name for name in names if name not in LAYERS]
