@@ -14,7 +14,7 @@ from grader.run.pool import Pool, answered
 ROOT = Path(__file__).resolve().parent.parent
 JUDGE = """
 import os, time
-from grader.pool import serve
+from grader.run.pool import serve
 
 def judge(task):
     if task["do"] == "end":
@@ -25,7 +25,7 @@ def judge(task):
 serve(judge)
 """
 STOPPED = """
-from grader.pool import Pool
+from grader.run.pool import Pool
 
 with Pool(2, "judge") as pool:
     for task, answer in pool.map({"do": n, "seconds": 0.2 if n < 2 else 60} for n in range(9)):
