@@ -151,7 +151,9 @@ def test_sharpening_changes_queries_and_keys_only():
         np.testing.assert_array_equal(sharp[name], factor * array)
 
 
-@pytest.mark.parametrize("module", ["draws", "parameters", "expectations", "oracle.registry"])
+@pytest.mark.parametrize(
+    "module", ["model.draws", "model.parameters", "asking.expectations", "oracle.registry"]
+)
 def test_module_never_imports_torch_or_the_package_under_test(module):
     program = (
         f"import grader.{module}, sys;"
