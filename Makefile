@@ -11,7 +11,7 @@ SLOW   ?= turn
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check watch grade scale notebooks test starter release vectors verify bench format clean mutants calibrate coverage
+.PHONY: help setup check watch grade scale notebooks test starter release vectors verify bench format clean mutants calibrate
 
 help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -45,6 +45,7 @@ coverage: setup ## run the quick tests and say which lines of the grader none of
 	@$(VENV) -m coverage run -m pytest -q -n $(JOBS) -m 'not slow'
 	@$(VENV) -m coverage combine --quiet
 	@$(VENV) -m coverage report
+.PHONY: coverage
 
 starter: setup ## generate starter/ from solution/
 	@$(VENV) -m grader.upkeep.release starter

@@ -50,7 +50,7 @@ class StudentError(Exception):
         return frame is not None and frame["function"] == "<module>"
 
     def _frame(self) -> Json | None:
-        """Return the innermost frame in a student's file, or else the innermost one."""
+        """Return the innermost frame in a file of the student's, or else the innermost one."""
         own = [f for f in self.frames if task_file(f["file"]) in STUDENTS_FILES]
         found = own or self.frames
         return found[-1] if found else None

@@ -66,7 +66,7 @@ class LogDrain:
         return heard
 
     def text(self) -> str:
-        """Return what an ended process printed, with a line that says how much is missing."""
+        """Return what an ended process printed, with a line that says how much was not kept."""
         self.thread.join(timeout=2.0)
         dropped = self.total - len(self.head) - len(self.tail)
         middle = f"\n[{dropped} bytes not kept]\n".encode() if dropped > 0 else b""

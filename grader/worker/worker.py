@@ -22,7 +22,7 @@ from grader.probes import gradients, loop, modules, toolkit, training  # noqa: F
 TASK_ID = re.compile(r"task ([0-9S][0-9.]*)")
 MAX_TEXT = 2000
 MAX_FRAMES = 6
-LOG = 2  # standard error, which goes into the log
+LOG = 2  # the descriptor of what is printed
 
 
 def serve(connection: socket.socket, plan: sandbox.Plan, tree: str) -> None:
