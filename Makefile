@@ -41,6 +41,12 @@ test: setup ## run lint, types and the test suite (SLOW=1/1 runs every slow test
 	@$(VENV) -m mypy
 	@$(VENV) -m pytest -q -n $(JOBS) --dist worksteal --slow-share $(SLOW)
 
+coverage: setup ## run the quick tests and say which lines of the grader none of them runs
+	@$(VENV) -m coverage run -m pytest -q -n $(JOBS) -m 'not slow'
+	@$(VENV) -m coverage combine --quiet
+	@$(VENV) -m coverage report
+.PHONY: coverage
+
 starter: setup ## generate starter/ from solution/
 	@$(VENV) -m grader.upkeep.release starter
 
@@ -62,10 +68,10 @@ calibrate: setup ## measure how far every threshold is from right and wrong
 bench: setup ## measure speed and memory, write docs/bench.md (CHECK=1 fails on a missed target)
 	@$(VENV) -m bench $(if $(CHECK),--check)
 
-format: setup ## format the code and mend what lint can mend
+format: setup ## format the code and fix what lint can fix
 	@$(VENV) -m ruff check --fix
 	@$(VENV) -m ruff format
 
 clean: ## remove reports, dist and caches; .venv stays
-	@rm -rf reports dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf reports dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

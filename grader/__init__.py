@@ -1,1 +1,4 @@
-"""Judges behaviour: a referee asks, a confined worker answers, only the referee decides."""
+"""Tests what a submission does: a referee asks, a confined worker answers, the referee decides.
+
+The packages in it are called rooms; each imports only rooms below it (docs/architecture.md).
+"""

@@ -252,7 +252,7 @@ def test_full_disk_is_named_and_nothing_is_lost(tmp_path, capsys, monkeypatch, r
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        code, first = run(source, tmp_path / "out")
+        code, _ = run(source, tmp_path / "out")
     assert code == command.CANNOT_RUN
     assert "No space left on device" in capsys.readouterr().err
     for path in (tmp_path / "out").rglob("*.json"):

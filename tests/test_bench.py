@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ def test_names_are_unique_and_figures_of_one_program_stand_together() -> None:
     names = [figure.name for figure in FIGURES]
     assert len(set(names)) == len(names)
     programs = [figure.program for figure in FIGURES]
-    changes = sum(one is not other for one, other in zip(programs, programs[1:], strict=False))
+    changes = sum(one is not other for one, other in pairwise(programs))
     assert changes + 1 == len(set(programs))
 
 

@@ -8,7 +8,7 @@ import pytest
 from grader.base.settings import load
 from grader.upkeep import calibrate, corpus
 
-GATES = dict.fromkeys(calibrate.GATES, ["passed", {}])
+GATES = {gate: ["passed", {}] for gate in calibrate.GATES}
 
 
 def gates(training: str) -> dict[str, list]:
@@ -87,5 +87,5 @@ def test_failed_gate_tells_how_far_it_was_from_the_threshold(name):
 
 
 def test_every_wrong_case_is_shown_to_gates_1_to_3():
-    found = [t for t in calibrate.tasks(LAB, 0, 0)]
+    found = list(calibrate.tasks(LAB, 0, 0))
     assert {t["kind"] for t in found} == {"wrong"} and {t["last_gate"] for t in found} == {3, 4}

@@ -15,6 +15,7 @@ from grader.base import settings
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [*sorted((ROOT / "solution").rglob("*.py")), *sorted((ROOT / "grader").rglob("*.py"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = (README, (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
 SECTION = re.compile(r"^Args:\n((?:    .*\n|\n)+)", re.MULTILINE)
 Documented = ast.FunctionDef | ast.ClassDef
 
@@ -77,7 +78,7 @@ def table(heading: str) -> list[list[str]]:
 
 def test_readme_table_is_lab_toml() -> None:
     points = settings.load().points
-    gates = {i: name for i, name in enumerate(points.gates, start=1)}
+    gates = dict(enumerate(points.gates, start=1))
     wanted = [
         [s.id, s.file, ", ".join(f"`{f}`" for f in s.functions), f"{s.gate} {gates[s.gate]}"]
         + [str(s.points)]
@@ -99,15 +100,17 @@ def test_readme_exit_codes_are_those_of_the_command_line() -> None:
     ]
 
 
-def test_readme_make_targets_exist() -> None:
+@pytest.mark.parametrize("page", PAGES, ids=["README", "CONTRIBUTING"])
+def test_make_targets_of_a_page_exist(page: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
-    named = set(re.findall(r"(?:^ +|`)(?:[A-Z_]+=\S+ )*make ([a-z]+)", README, re.MULTILINE))
+    named = set(re.findall(r"(?:^ +|`)(?:[A-Z_]+=\S+ )*make ([a-z]+)", page, re.MULTILINE))
     assert {"grade", "test"} <= named <= targets
 
 
-def test_readme_commands_parse() -> None:
-    lines = re.findall(r"^ *(?:\S*python\S* -m grader) (.+?)(?: +#.*)?$", README, re.MULTILINE)
+@pytest.mark.parametrize("page", PAGES, ids=["README", "CONTRIBUTING"])
+def test_commands_of_a_page_parse(page: str) -> None:
+    lines = re.findall(r"^ *(?:\S*python\S* -m grader) (.+?)(?: +#.*)?$", page, re.MULTILINE)
     assert lines
     for line in lines:
         command_line.parser().parse_args(line.split())
@@ -119,8 +122,14 @@ def test_readme_files_exist() -> None:
     assert [p for p in paths if not (ROOT / p).exists()] == []
 
 
+def test_readme_names_every_room_of_the_grader() -> None:
+    rooms = {path.parent.name for path in (ROOT / "grader").glob("*/__init__.py")}
+    named = [room for row in table("rooms of `grader/`") for room in re.findall(r"(\w+)/", row[0])]
+    assert sorted(named) == sorted(rooms)
+
+
 def test_readme_fits_its_length() -> None:
-    assert len(README.splitlines()) <= 120
+    assert len(README.splitlines()) <= 130
 
 
 def test_readme_letters_are_those_of_the_package() -> None:

@@ -201,8 +201,8 @@ def test_moodle_refuses_what_is_unclear(text: str, message: str) -> None:
     [
         (b"", "is empty"),
         (b"PK\x03\x04", "is a spreadsheet or a zip"),
-        (b"a\x00b", "is no text"),
-        (b"\xff\xfea", "is no utf-16-le text"),
+        (b"a\x00b", "is not text"),
+        (b"\xff\xfea", "is not utf-16-le text"),
     ],
 )
 def test_what_is_no_csv_is_said_to_be_none(data: bytes, message: str) -> None:

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -95,6 +96,23 @@ def test_continuous_integration_runs_make_test_alone() -> None:
     assert os.access(script, os.X_OK)
     workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
     assert re.findall(r"- run: (.*)", workflow) == [".ci/run"]
+
+
+def test_nightly_workflow_runs_make_targets_alone() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text(encoding="utf-8"))
+    (job,) = workflow["jobs"].values()
+    targets = job["strategy"]["matrix"]["target"]
+    assert {"test SLOW=1/1", "verify", "coverage"} <= set(targets)
+    assert {target.split()[0] for target in targets} <= set(TARGETS)
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["make ${{ matrix.target }}"]
+
+
+def test_pre_commit_runs_the_tools_of_make_test() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    entries = [hook["entry"] for repo in config["repos"] for hook in repo["hooks"]]
+    tools = {entry.split(" -m ")[1].split()[0] for entry in entries}
+    assert tools == {"ruff", "mypy", "pytest"}
+    assert all(f"-m {tool}" in make("-n", "test") for tool in tools)
 
 
 def test_test_ends_with_pytest() -> None:

@@ -36,8 +36,8 @@ def cells(stem: str, kind: str) -> list[str]:
 
 
 def test_the_course_has_seven_notebooks_in_order() -> None:
-    words = "masks attention residual encoder_decoder training gates modern".split()
-    assert STEMS == [f"0{n}_{word}" for n, word in enumerate(words, start=1)]
+    words = ["masks", "attention", "residual", "encoder_decoder", "training", "gates", "modern"]
+    assert [f"0{n}_{word}" for n, word in enumerate(words, start=1)] == STEMS
 
 
 def test_every_task_has_its_heading() -> None:

@@ -42,7 +42,7 @@ def place(tmp_path, monkeypatch):
 
 def test_every_task_gets_its_answer(place):
     with Pool(2, "judge") as pool:
-        found = dict((task["do"], answer) for task, answer in pool.map({"do": n} for n in range(7)))
+        found = {task["do"]: answer for task, answer in pool.map({"do": n} for n in range(7))}
     assert found == {n: {"seen": n} for n in range(7)}
 
 

@@ -242,7 +242,7 @@ def test_missing_and_unknown_weights_are_listed_by_their_names(saved, tmp_path):
     weights["model.norm.weight"] = torch.ones(23)
     weights["model.layers.0.self_attn.k_proj.weight"] = torch.ones(3, 24)
     rewrite_weights(folder, weights)
-    with pytest.raises(ValueError) as refusal:
+    with pytest.raises(ValueError, match="missing") as refusal:
         load_model(folder)
     for part in (
         "missing model.layers.1.self_attn.k_proj.bias",

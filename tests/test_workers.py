@@ -141,7 +141,7 @@ def test_subclass_arrives_as_plain_array_and_objects_as_their_name(submission):
 
 
 def test_early_exit_is_a_crash_and_the_next_worker_answers(submission):
-    with pytest.raises(WorkerLost, match="exit code 0") as lost:
+    with pytest.raises(WorkerLost, match="exited with code 0") as lost:
         submission.call("masks.leave")
     assert lost.value.status == "crashed"
     assert submission.call("masks.double", np.ones(1))[0] == 2.0

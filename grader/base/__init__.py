@@ -1,1 +1,1 @@
-"""What every room may use and what itself uses no room."""
+"""Settings, results, files and text: every room may import this one, and it imports none."""

@@ -1,4 +1,4 @@
-"""CSV: read so that every cell knows where it stands and one can change alone; and written."""
+"""CSV files: read with the position of each cell, so that one cell can be changed; and written."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
 _LINE_END = re.compile(r"\r\n|\n|\r")
-# Spreadsheets understand, and some programs write, such a first line.
+# Some programs write such a first line, and spreadsheets understand it.
 _SEPARATOR = re.compile(r"\"?sep=([,;\t])\"?(?=[\r\n])")
 
 
 class CsvError(ValueError):
-    """A table that cannot be read; the message says what was expected and what came."""
+    """A table that cannot be read; the message says what was expected and what was found."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell's value, and the span of its raw text, quotes included."""
+    """A cell's value, and the span of its raw text including quotes."""
 
     value: str
     start: int
@@ -39,7 +39,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A file's text, how it was stored, its delimiter and its rows; blank rows are left out."""
+    """A file's text, its encoding, its delimiter and its rows without the blank ones."""
 
     text: str
     encoding: str
@@ -48,11 +48,11 @@ class Table:
     rows: list[list[Cell]]
 
     def values(self, row: int) -> list[str]:
-        """Return a row's values without surrounding blanks."""
+        """Return a row's values without surrounding spaces."""
         return [cell.value.strip() for cell in self.rows[row]]
 
     def changed(self, values: Mapping[Cell, str]) -> bytes:
-        """Return the file with new values in some cells and every other byte as it was."""
+        """Return the file with new values in some cells; every other byte is unchanged."""
         pieces: list[str] = []
         done = 0
         for cell in sorted(values, key=lambda cell: cell.start):
@@ -72,10 +72,10 @@ def read_table(data: bytes, name: str = "the table") -> Table:
 
     Args:
         data: UTF-8 or UTF-16 with or without a byte-order mark, or Windows-1252.
-        name: what messages call it.
+        name: how messages refer to it.
 
     Raises:
-        CsvError: it is empty, too large, or no text.
+        CsvError: it is empty, too large, or not text.
     """
     if len(data) > MOST_BYTES:
         raise CsvError(f"{name} is larger than {MOST_BYTES >> 20} MiB: is it the right file?")
@@ -87,12 +87,12 @@ def read_table(data: bytes, name: str = "the table") -> Table:
         text = data[len(mark) :].decode(encoding)
     except UnicodeDecodeError:
         if mark:
-            raise CsvError(f"{name} is no {encoding} text, although it says so") from None
-        # Undefined bytes come through unharmed and go back as they were.
+            raise CsvError(f"{name} is not {encoding} text, although it begins like that") from None
+        # Bytes without a meaning are kept and written back unchanged.
         encoding = "cp1252"
         text = data.decode(encoding, "surrogateescape")
     if "\x00" in text:
-        raise CsvError(f"{name} is no text: expected a CSV file")
+        raise CsvError(f"{name} is not text: expected a CSV file")
     named = _SEPARATOR.match(text)
     delimiter = named[1] if named else _delimiter(text)
     rows = _rows(text, delimiter, named.end() if named else 0)
@@ -103,7 +103,7 @@ def read_table(data: bytes, name: str = "the table") -> Table:
 
 
 def _delimiter(text: str) -> str:
-    """Return the delimiter that splits the headings into most cells."""
+    """Return the delimiter that gives the most headings."""
     counts = {d: max(map(len, _rows(text, d, most=1)), default=0) for d in ",;\t"}
     return max(counts, key=lambda d: counts[d])
 
@@ -133,14 +133,14 @@ def _rows(text: str, delimiter: str, at: int = 0, most: int | None = None) -> li
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Return rows as CSV; None is empty."""
+    """Return rows as CSV; None becomes an empty cell."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
     return out.getvalue()
 
 
 def cell(text: str) -> str:
-    """Return a text on one line, not too long, that no spreadsheet takes for a formula."""
+    """Return a text on one line, shortened, and quoted where a spreadsheet would run it."""
     text = " ".join(plain(text).split())
     shown = f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
     return shown if len(shown) <= _MOST_CHARACTERS else shown[: _MOST_CHARACTERS - 4] + " ..."

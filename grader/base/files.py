@@ -1,4 +1,4 @@
-"""Files: replaced so that a reader sees the old one or the new one, never half of one; measured."""
+"""Replace files so that a reader sees the old one or the new one, never a part; measure folders."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-# How the names of files begin that are being written.
+# The names of files that are still being written begin with this.
 UNFINISHED = ".writing-"
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of `path`, as a whole, when the block has ended well.
+    """Open a new file that replaces `path` when the block ends without an error.
 
-    A `lasting` one has reached the disk by then.
+    A `lasting` one is on the disk by then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
@@ -35,13 +35,13 @@ def replacing(path: Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
 
 
 def replace_file(path: Path, data: bytes, *, lasting: bool = True) -> None:
-    """Write `data` to `path`, whose folder is made where it is missing."""
+    """Write `data` to `path`; create its folder if necessary."""
     with replacing(path, lasting=lasting) as file:
         file.write(data)
 
 
 def written_bytes(folder: Path) -> int:
-    """Return the size of the files in `folder` and below it, as far as they can be read."""
+    """Return the size of the readable files in `folder` and below it."""
     total = 0
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):

@@ -1,4 +1,4 @@
-"""How far a long command is: a bar on a terminal; elsewhere a line now and then."""
+"""The progress of a long command: a bar on a terminal, elsewhere a line every 30 seconds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class Shown:
-    """What is done of a known number, the pace, and the time left."""
+    """Counts what is done out of a known total, and shows the pace and the time left."""
 
     def __init__(self, label: str, total: int, console: Console, *, quiet: bool = False) -> None:
-        """Expect `total` of what `label` names; `quiet` = show nothing."""
+        """Expect `total` items, called `label`; `quiet` = show nothing."""
         self.label, self.total, self.console, self.quiet = label, total, console, quiet
         self.done = 0
         self.worked = 0
@@ -39,13 +39,13 @@ class Shown:
         self.bar.stop()
 
     def step(self, *, worked: bool = True) -> None:
-        """Take note of one more; `worked` = it took time, and tells how fast it goes."""
+        """Count one more; `worked` = it took real work, so it counts for the pace."""
         self.done += 1
         self.worked += worked
         self.bar.update(self.task, advance=1, description=self.pace())
 
     def tick(self) -> None:
-        """Say how far it is, where there is no bar and nothing was said for a while."""
+        """Print the progress if there is no bar and nothing was printed for a while."""
         if not self.console.is_terminal and time.monotonic() - self.said > SECONDS_BETWEEN_LINES:
             self.say(f"{self.label}: {self.done} of {self.total}, {self.pace()}")
 
@@ -56,7 +56,7 @@ class Shown:
             self.console.print(Text(line, style=style), soft_wrap=True)
 
     def pace(self) -> str:
-        """Return throughput and time left, as far as they are known."""
+        """Return items per minute and the time left, once they are known."""
         if not self.worked:
             return "none yet"
         taken = max(time.monotonic() - self.began, 1e-9)
@@ -65,7 +65,7 @@ class Shown:
 
 
 def shown(items: Iterable[T], label: str, total: int, console: Console) -> Iterator[T]:
-    """Yield the items, and show how many of `total` have come."""
+    """Yield the items, and show how many of `total` are done."""
     with Shown(label, total, console) as progress:
         for item in items:
             yield item

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Status(StrEnum):
-    """How a check ended; every word is told apart in every report."""
+    """How a check ended; every report tells these apart."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -44,12 +44,12 @@ class Diagnosis:
     advice: str
 
 
-# Which status speaks for several: ours to mend first, then undone, then wrong, then blocked.
+# Which status stands for several: a fault of ours first, then not written, wrong, blocked.
 DECISIVE: dict[str, int] = {"grader_error": 0, "not_implemented": 1, "blocked": 3}
 
 
 def decisive(found: Iterable[T], status: Callable[[T], str]) -> T | None:
-    """Return the first of what speaks for all that was `found`, None where all of it passed."""
+    """Return the one that stands for all that was `found`, None if everything passed."""
     bad = [one for one in found if status(one) != Status.PASSED]
     return min(bad, key=lambda one: DECISIVE.get(status(one), 2), default=None)
 
@@ -58,7 +58,7 @@ class CheckFailed(Exception):
     """Raised by a check that found the submission wrong."""
 
     def __init__(self, diagnosis: Diagnosis, evidence: Mapping[str, Any] | None = None) -> None:
-        """Keep the diagnosis and the witness that proves it."""
+        """Keep the diagnosis and the evidence for it."""
         super().__init__(diagnosis.cause)
         self.diagnosis = diagnosis
         self.evidence = dict(evidence or {})
@@ -66,7 +66,7 @@ class CheckFailed(Exception):
 
 @dataclass
 class Outcome:
-    """One check's end."""
+    """How one check ended."""
 
     check: str
     stub: str | None
@@ -122,7 +122,7 @@ class Entry:
 
 
 def number(value: Fraction) -> int | float:
-    """Round once, at the end: an exact score becomes at most two decimals."""
+    """Round an exact score to at most two decimals; done only once, at the end."""
     return int(value) if value.denominator == 1 else round(float(value), 2)
 
 
@@ -160,9 +160,9 @@ def clean_text(text: str) -> str:
 
 
 def write_json(path: Path, tree: Any, *, indent: int | None = 2, lasting: bool = True) -> None:
-    """Write `tree` so that a reader sees the old file or the new one, never half of one.
+    """Write `tree` so that a reader sees the old file or the new one, never a part of it.
 
-    One that is not `lasting` may be gone after a power cut.
+    A file that is not `lasting` may be lost in a power cut.
     """
     text = json.dumps(tree, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
     replace_file(path, text.encode(), lasting=lasting)

@@ -8,24 +8,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
-# What has come to the command that runs now.
+# The signals that the running command has received.
 _HERE: list[list[int]] = []
 
 
 @contextmanager
 def stopping() -> Iterator[list[int]]:
-    """Let a signal that asks to end do as Ctrl-C does, which clears up; yield which one came."""
+    """Let signals that ask to end act like Ctrl-C, which cleans up; yield those received."""
     came: list[int] = []
 
     def stop(number: int, _: object) -> None:
         came.append(number)
-        # Whoever asks twice must not break off the clearing up; at the third Ctrl-C it is meant.
+        # A second signal must not interrupt the clean-up; a third Ctrl-C may.
         if len(came) == 1 or came.count(signal.SIGINT) > 2:
             raise KeyboardInterrupt
 
     here = threading.current_thread() is threading.main_thread()
     named = [getattr(signal, name) for name in ENDING if hasattr(signal, name)]
-    # What nohup has ignored stays ignored.
+    # A signal that nohup ignores stays ignored.
     usual = (signal.SIG_DFL, signal.default_int_handler)
     before = {n: signal.getsignal(n) for n in named if here and signal.getsignal(n) in usual}
     for number in before:
@@ -40,5 +40,5 @@ def stopping() -> Iterator[list[int]]:
 
 
 def asked() -> bool:
-    """Tell whether a signal has asked this process to end; not every KeyboardInterrupt is one."""
+    """Tell whether a signal asked this process to end; KeyboardInterrupt has other causes too."""
     return any(_HERE)

@@ -36,7 +36,7 @@ class StudentError(Exception):
 
     @property
     def part(self) -> str | None:
-        """Return the student's file it was raised in, without `.py`, or None."""
+        """Return the student's file that raised it, without `.py`, or None."""
         frame = self._frame()
         name = task_file(frame["file"]) if frame else ""
         return name if name in STUDENTS_FILES else None
@@ -57,18 +57,18 @@ class StudentError(Exception):
 
     @property
     def waits_for_keyboard(self) -> bool:
-        """Tell whether a breakpoint or a question found no terminal to talk to."""
+        """Tell whether a breakpoint() or an input() found no terminal."""
         asked = self.type == "EOFError" and "reading a line" in self.message
         return self.kind == "raised" and (self.type == "BdbQuit" or asked)
 
     @property
     def line(self) -> str:
-        """Return the source line it was raised at, or nothing."""
+        """Return the source line that raised it, or an empty text."""
         frame = self._frame()
         return frame["text"].strip() if frame else ""
 
     def place(self) -> str:
-        """Return `file, line N, in function`, or nothing when no frame is the student's."""
+        """Return `file, line N, in function`, or an empty text if no frame is the student's."""
         frame = self._frame()
         if frame is None:
             return ""

@@ -10,7 +10,7 @@ _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@
 
 
 def plain(text: str) -> str:
-    """Return `text` without colours, control characters and line ends other than a newline."""
+    """Return `text` without colours and control characters; every line ends with a newline."""
     text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
     return clean_text(text)
 

@@ -237,7 +237,7 @@ def _tar(path: Path, data: bytes, room: int, limits: Staging) -> list[Entry]:
                 f"{path} unpacks to more than {room >> 20} MiB: "
                 "hand in the folder transformer/ only"
             )
-        archive = tarfile.open(fileobj=io.BytesIO(data), mode="r:")
+        archive = tarfile.open(fileobj=io.BytesIO(data), mode="r:")  # noqa: SIM115 - entries read it later
         # A malformed size can lead tarfile round in circles: the count ends that, too.
         for count, member in enumerate(archive):
             if count > limits.max_archive_entries:

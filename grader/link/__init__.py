@@ -1,1 +1,1 @@
-"""The referee's end of a worker: starting it, asking it, watching it, ending it."""
+"""The referee's end of a worker: start it, ask it, watch it, end it; imports `sandbox`, `base`."""

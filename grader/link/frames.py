@@ -1,7 +1,7 @@
 """Frames between referee and worker: a length-prefixed JSON header and a safetensors payload.
 
 Nothing here unpickles and nothing here imports torch: tensors travel as NumPy arrays, and the
-worker turns them into torch tensors itself. Whatever breaks a rule raises `ProtocolError`.
+worker turns them into torch tensors itself. A frame that breaks a rule raises `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class ProtocolError(Exception):
 
 
 class Closed(Exception):
-    """The other side closed the connection before a whole frame came."""
+    """The other side closed the connection before a whole frame arrived."""
 
 
 class DeadlinePassed(Exception):
-    """No whole frame came before the deadline on this side's clock."""
+    """No whole frame arrived before the deadline on this side's clock."""
 
 
 def _reject_constant(name: str) -> float:
-    raise ProtocolError(f"the header holds {name}, which no header may")
+    raise ProtocolError(f"the header holds {name}, which is not allowed")
 
 
 def _all_whole(values: list[Any] | tuple[Any, ...]) -> bool:
-    """Tell whether all are plain integers, as a batch's many ids are: they stay what they are."""
+    """Tell whether all are plain integers, such as the ids of a batch, which need no encoding."""
     return all(type(value) is int for value in values)
 
 
@@ -80,7 +80,7 @@ def _decode(value: Any, tensors: dict[str, np.ndarray]) -> Any:
 
 
 def _bounded(digits: str) -> int | float:
-    """Read a whole number; one that nobody can count to becomes a float, if need be infinite."""
+    """Read a whole number; a very large one becomes a float, possibly infinite."""
     if len(digits) > TOO_LONG:
         raise ProtocolError(f"the header holds a number of {len(digits)} digits")
     return int(digits) if len(digits) < MOST_DIGITS else float(digits)
@@ -98,7 +98,7 @@ def unpack(header: bytes, payload: bytes) -> Any:
     """Turn the two parts of a frame back into the tree.
 
     Raises:
-        ProtocolError: anything that is not what `pack` writes.
+        ProtocolError: `pack` cannot have written it.
     """
     try:
         tree = json.loads(header, parse_constant=_reject_constant, parse_int=_bounded)
@@ -111,12 +111,12 @@ def unpack(header: bytes, payload: bytes) -> Any:
         raise
     except RecursionError:
         raise ProtocolError("the header is nested too deeply") from None
-    except Exception as error:  # the payload is hostile input: any failure is the sender's
+    except Exception as error:  # the payload is hostile input: the sender caused any failure
         raise ProtocolError(f"the frame cannot be read ({type(error).__name__})") from None
 
 
 class Channel:
-    """One end of a private connection that carries whole frames."""
+    """One end of a private connection that sends and receives whole frames."""
 
     def __init__(self, connection: socket.socket) -> None:
         """Take over `connection`."""
@@ -145,7 +145,7 @@ class Channel:
                 raise Closed from None
 
     def _take(self, size: int) -> None:
-        """Move up to `size` bytes that have arrived into this process."""
+        """Read up to `size` bytes that have arrived."""
         try:
             part = self.connection.recv(size)
         except BlockingIOError:

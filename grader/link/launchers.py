@@ -27,11 +27,11 @@ START_S = 120.0
 
 
 class WorkersUnavailable(Exception):
-    """The worker processes cannot be started here: the grader's fault, never a submission's."""
+    """Worker processes cannot be started here: a fault of the grader, never of a submission."""
 
 
 class LogDrain:
-    """Reads what a worker prints, keeps the first and last 64 KiB, throws the rest away."""
+    """Reads what a worker prints, and keeps the first and the last 64 KiB."""
 
     def __init__(self) -> None:
         """Open the pipe and start reading."""
@@ -61,7 +61,7 @@ class LogDrain:
                 heard.extend(data[: max(0, HEARD - len(heard))])
 
     def hear(self) -> bytearray:
-        """Return what a living process prints from now on, as it comes, 1 MiB at most."""
+        """Return a buffer that collects what the process prints from now on, up to 1 MiB."""
         self.heard = heard = bytearray()
         return heard
 
@@ -82,7 +82,7 @@ class Started(NamedTuple):
 
 
 class Launcher(Protocol):
-    """Whatever can start a worker: a zygote that forks, or spare fresh processes."""
+    """Something that can start a worker: a zygote that forks, or spare new processes."""
 
     def launch(self, plan: sandbox.Plan, tree: Path) -> Started:
         """Start a worker that will confine itself by `plan` and mount `tree`."""
@@ -94,7 +94,7 @@ class Launcher(Protocol):
         """Kill the worker and whatever it started."""
 
     def wait_ready(self) -> None:
-        """Wait until no more is to be loaded before a worker can start."""
+        """Wait until everything is loaded that a worker needs to start."""
 
     def close(self) -> None:
         """End everything."""
@@ -102,7 +102,7 @@ class Launcher(Protocol):
 
 def clean_environment(scratch: Path) -> dict[str, str]:
     """Return the only environment variables a worker sees."""
-    threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     kept = {k: v for k, v in os.environ.items() if k.startswith("OPENBLAS_") and k not in threads}
     paths = {name: str(scratch) for name in ("HOME", "TMPDIR", "TMP", "TEMP")}
     system = {k: os.environ[k] for k in ("SYSTEMROOT", "PATHEXT") if k in os.environ}
@@ -113,7 +113,7 @@ class ForkLauncher:
     """Talks to the zygote (`zygote.py`)."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
-        """Start the zygote with `command` before its own; it preloads while the referee goes on."""
+        """Start the zygote below `command`; it loads torch while the referee works."""
         self.command = command
         self.environment = dict(environment)
         self.log = log
@@ -221,7 +221,7 @@ class ForkLauncher:
         finally:
             theirs.close()
             os.close(log.write_end)
-        # Inside a process-id namespace the zygote counts otherwise than we do.
+        # In a process-id namespace of its own the zygote sees other numbers than we do.
         pid = self._outer_pid(int(answer["pid"]))
         self.pids[pid] = self.count
         return Started(pid, ours, log)
@@ -235,7 +235,7 @@ class ForkLauncher:
         return inner
 
     def exit_code(self, pid: int, wait_s: float) -> int | None:
-        """Return how the worker ended, waiting up to `wait_s` seconds for the word."""
+        """Return how the worker ended; wait up to `wait_s` seconds for the zygote to say so."""
         worker = self.pids[pid]
         deadline = time.monotonic() + wait_s
         with contextlib.suppress(WorkersUnavailable):  # its zygote ended with it
@@ -261,7 +261,7 @@ class ForkLauncher:
 
 
 class SpareLauncher:
-    """Keeps one fresh process with torch loaded; for systems where a fork is not safe.
+    """Keeps one spare process with torch loaded, for systems where a fork is not safe.
 
     Each process becomes one worker; its successor starts at the same moment.
     """
@@ -290,7 +290,7 @@ class SpareLauncher:
                 start_new_session=True,
             )
             if sys.platform == "win32" and process.stdin:
-                # There a process takes over a socket by a description, not by inheritance.
+                # On Windows a process gets a socket by a description, not by inheritance.
                 process.stdin.write(base64.b64encode(theirs.share(process.pid)) + b"\n")
                 process.stdin.close()
         os.close(log.write_end)
@@ -306,7 +306,7 @@ class SpareLauncher:
         return started
 
     def exit_code(self, pid: int, wait_s: float) -> int | None:
-        """Return how the worker ended, waiting up to `wait_s` seconds for it."""
+        """Return how the worker ended; wait up to `wait_s` seconds for it."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.running[pid].wait(wait_s)
         return None
@@ -317,7 +317,7 @@ class SpareLauncher:
         self.running.pop(pid).wait()
 
     def wait_ready(self) -> None:
-        """Return: here it is the first frame that waits for torch."""
+        """Do nothing: here the first frame waits for torch."""
 
     def close(self) -> None:
         """End every process."""

@@ -1,7 +1,7 @@
-"""Where a worker's code was when it gave no answer: Python itself says so in the worker's log.
+"""Find where a worker's code was when it gave no answer, from what Python writes into its log.
 
-A worker can lie about it, as about anything: what comes out names a place for the student to look
-at, and moves no verdict.
+A worker can lie about it, as about anything: the result only shows the student a place to look at,
+and changes no verdict.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 from grader.base.student_error import TASK_FILES, task_file
 from grader.link.launchers import LogDrain
 
-SAY_S = 1.0  # a worker that has not said by then where it is will not
-PAUSES = (0.011, 0.029, 0.053, 0.017, 0.037)  # seconds between looks, in step with no loop
+SAY_S = 1.0  # a worker that has not answered by then will not answer
+PAUSES = (0.011, 0.029, 0.053, 0.017, 0.037)  # seconds; irregular, so no loop stays in step
 LARGEST = 1 << 20  # bytes of a file that is read for its loops
 MOST = 6  # calls that a report shows
 
@@ -32,7 +32,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 _HEAD = "(most recent call first):\n"
 _FRAME = re.compile(r'  File "([^"\n]{1,4000})", line (\d{1,7}) in ([^\n]{1,200})\n')
-# How the calls end: at the worker's first line, or where there are too many.
+# The list of calls ends at the worker's first line, or where Python cuts it off.
 _WHOLE = re.compile(r'zygote\.py", line \d{1,7} in <module>\n|\n  \.\.\.\n')
 _CAUGHT = re.compile(r"SigCgt:\s*([0-9a-f]{1,32})")
 
@@ -55,12 +55,12 @@ class Whereabouts:
         self.tree = tree
 
     def importing(self) -> str:
-        """Return the student's file that is being imported right now, or nothing."""
+        """Return the student's file that is being imported now, or an empty text."""
         files = [f.file for f in self._look() if f.function == "<module>"]
         return files[-1] if files else ""
 
     def stuck(self) -> list[dict[str, Any]]:
-        """Return the calls down to the loop that does not end, or to where all looks agree."""
+        """Return the calls down to the endless loop, or down to where all looks agree."""
         looks = [self._look()]
         for pause in PAUSES:
             if looks[-1]:
@@ -69,12 +69,12 @@ class Whereabouts:
         return described(narrowed([x for x in looks if x], cache(self._nodes)))
 
     def crashed(self) -> list[dict[str, Any]]:
-        """Return the calls in which an ended worker crashed, if Python could still say them."""
+        """Return the calls in which an ended worker crashed, if Python could still print them."""
         _, fatal, said = self.log.text().rpartition("Fatal Python error:")
         return described(self._frames(said)) if fatal else []
 
     def _look(self) -> list[Frame]:
-        """Ask once; return the tree's calls under way, outermost first."""
+        """Ask once; return the active calls in files of the tree, outermost first."""
         if sys.platform == "win32" or not self._listens():
             return []
         heard = self.log.hear()
@@ -89,7 +89,7 @@ class Whereabouts:
         return []
 
     def _listens(self) -> bool:
-        """Tell whether the signal would be handled: one that a submission gave up would kill it."""
+        """Tell whether the signal has a handler; without one it would kill the worker."""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -109,7 +109,7 @@ class Whereabouts:
         return [frame for frame in found if self._is_there(frame.file)]
 
     def _is_there(self, file: str) -> bool:
-        """Tell whether the tree itself holds such a file: the log may name any."""
+        """Tell whether the tree really holds this file: the log can name any."""
         try:
             real = os.path.realpath(self.tree / file)
             inside = real == os.path.join(os.path.realpath(self.tree), *file.split("/"))
@@ -119,7 +119,7 @@ class Whereabouts:
 
     def _nodes(self, file: str) -> list[ast.stmt]:
         """Return the loops and functions of a file of the tree, outer ones first."""
-        # A worker that is no better confined than its referee could put a link or a pipe here.
+        # A worker without isolation could have put a link or a pipe here.
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         try:
             with open(os.open(self.tree / file, flags), "rb") as source:
@@ -132,13 +132,13 @@ class Whereabouts:
 def narrowed(looks: Sequence[list[Frame]], nodes: Callable[[str], list[ast.stmt]]) -> list[Frame]:
     """Return the calls down to the one that does not end.
 
-    That is the innermost call in a `while` of a task file that all looks show. Without one it is
-    where nothing moves, or else the innermost call in any loop. The same loop gives the same answer
-    at whatever moment it is looked at: of a call that stands elsewhere each time, the line is that
-    of its loop, or else of its function.
+    That is the innermost call in a `while` of a task file that all looks show. If there is none, it
+    is the call where nothing moves, or else the innermost call in any loop. The answer does not
+    depend on the moment: if a call is at another line in each look, the line of its loop is
+    returned, or else that of its function.
 
     Args:
-        looks: calls under way at several moments, outermost first.
+        looks: the active calls at several moments, outermost first.
         nodes: the loops and functions of a file, outer ones first.
     """
     found = []
@@ -166,17 +166,17 @@ def _inside(function: str, lines: set[int], nodes: list[ast.stmt]) -> list[ast.s
     """Return the nodes around all these lines that belong to a call of this function."""
     around = [n for n in nodes if n.lineno <= min(lines) and max(lines) <= (n.end_lineno or 0)]
     homes = [n for n in around if isinstance(n, FUNCTIONS) and _said(n.name) == function]
-    if not homes:  # A lambda or comprehension has none; what is around it is another call's.
+    if not homes:  # A lambda or comprehension; the function around it belongs to another call.
         return around if function == "<module>" else []
     return around[around.index(homes[-1]) :]
 
 
 def _said(name: str) -> str:
-    """Return a name as Python's own report of calls writes it."""
+    """Return a name as Python writes it in its list of calls."""
     return name.encode("ascii", "backslashreplace").decode()
 
 
 def described(frames: Sequence[Frame]) -> list[dict[str, Any]]:
-    """Return the last calls as a worker describes those of an error."""
+    """Return the last calls in the form in which a worker describes an error."""
     last = frames[-MOST:]
     return [{"file": f.file, "line": f.line, "function": f.function, "text": ""} for f in last]

@@ -1,4 +1,4 @@
-"""The referee's side of a worker: ask, watch the clock and the memory, end the tree."""
+"""The referee's side of a worker: ask it, watch its time and memory, end its processes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from grader.link.launchers import START_S, Launcher, WorkersUnavailable
 from grader.link.whereabouts import Whereabouts
 
 HURRIED_TRAINING_S = 15.0
-FLOOD = 1 << 21  # bytes of output that nobody prints on purpose
+FLOOD = 1 << 21  # more bytes of output than anyone prints on purpose
 FILES_HELD = 4  # files of the largest size that a worker may leave in its scratch folder
 
 
 class WorkerLost(Exception):
-    """A worker that gave no answer; `status` is timeout, out_of_memory, crashed or protocol."""
+    """A worker gave no valid answer; `status` is timeout, out_of_memory, crashed or protocol."""
 
     def __init__(self, status: str, detail: str, calls: Sequence[dict[str, Any]] = ()) -> None:
-        """Keep the status word, one sentence of detail and the calls that were under way."""
+        """Keep the status, one sentence of detail and the calls that were active."""
         super().__init__(detail)
         self.status = status
         self.detail = detail
@@ -38,7 +38,7 @@ class WorkerLost(Exception):
 
     @property
     def importing(self) -> str:
-        """Return the file that was still being imported, without folders, or nothing."""
+        """Return the name of the file that was still being imported, or an empty text."""
         files = [call["file"] for call in self.calls if call["function"] == "<module>"]
         return files[-1].rpartition("/")[2] if files else ""
 
@@ -63,9 +63,9 @@ class Worker:
         self.sighted: Callable[[Any], None] = lambda sightings: None
 
     def hurry(self, times: int) -> None:
-        """Wait 1 / `times` as long for an answer, a second at least, and not long for a training.
+        """Wait only 1 / `times` as long for an answer (but a second), and not long for a training.
 
-        What has been late before is spared the long waits.
+        Used once the submission has failed to answer in time.
         """
         if times > 1:
             self.hurried = True
@@ -80,7 +80,7 @@ class Worker:
         """Wait until the worker is confined and ready.
 
         Raises:
-            WorkersUnavailable: it could not confine itself; its own log says why.
+            WorkersUnavailable: it could not confine itself; its log says why.
         """
         try:
             message = self.channel.receive(0, time.monotonic() + START_S)
@@ -110,8 +110,8 @@ class Worker:
     ) -> dict[str, Any]:
         """Ask one question whose probe asks back: `respond` replies to each such frame.
 
-        All of it may take `training_s` of the limits, and `step_s` between two frames until a reply
-        holds "end": what was drawn in advance may be used up after it.
+        The limits are `training_s` for all of it and `step_s` between two frames, until a reply
+        holds "end": after that the worker may use up what it drew in advance.
 
         Raises:
             WorkerLost: a deadline passed, the process died, or a frame broke the rules.
@@ -138,31 +138,31 @@ class Worker:
         self.late = time.monotonic() + self.limits.import_s
         message = self.channel.receive(self.limits.reply_mib << 20, deadline, watch=self._watch)
         if not isinstance(message, dict):
-            raise frames.ProtocolError("the frame holds no message")
+            raise frames.ProtocolError("malformed message: expected a dictionary")
         return message
 
     def _answers(self, message: dict[str, Any], number: int) -> list[dict[str, Any]]:
-        """Return so many answers to the last questions."""
+        """Return the answers to the last questions, which must be `number`."""
         answers = message.get("answers")
         if message.get("id") != self.count or not isinstance(answers, list):
             raise frames.ProtocolError("the answers do not belong to the questions")
         right = all(isinstance(a, dict) and set(a) in ({"value"}, {"error"}) for a in answers)
         if len(answers) != number or not right:
-            raise frames.ProtocolError("the answer has not the form of an answer")
+            raise frames.ProtocolError("malformed answer: expected a value or an error for each")
         if "sightings" in message:
             self.sighted(message["sightings"])
         return answers
 
     @contextlib.contextmanager
     def _losing(self, seconds: float) -> Iterator[None]:
-        """Turn whatever breaks the connection into a lost worker."""
+        """Turn every failure of the connection into a lost worker."""
         try:
             yield
         except frames.ProtocolError as error:
             raise self._lost("protocol", str(error)) from None
         except frames.DeadlinePassed:
-            why = ", for earlier questions got none either" if self.hurried else ""
-            # In a second, what it prints may be that much or not.
+            why = ", because earlier questions got no answer either" if self.hurried else ""
+            # In one second a flood of output may or may not be complete.
             flood = self.log.total > FLOOD and not self.hurried
             noise = " while it printed megabytes" if flood else ""
             words = f"no answer within {seconds:.3g} s{noise}{why}"
@@ -188,7 +188,7 @@ class Worker:
                 calls = self.whereabouts.stuck()
                 raise self._lost("timeout", f"no answer within {self.limits.import_s:g} s", calls)
         if resident_bytes(self.pid) > self.limits.memory_mib << 20:
-            words = f"it held more than the {self.limits.memory_mib} MiB that are allowed"
+            words = f"it used more than the {self.limits.memory_mib} MiB that are allowed"
             raise self._lost("out_of_memory", words, self.whereabouts.stuck())
         if written_bytes(self.scratch) > FILES_HELD * self.limits.written_file_mib << 20:
             words = "it filled its scratch folder with files"
@@ -203,11 +203,11 @@ class Worker:
             with contextlib.suppress(ValueError):
                 words = f"{words} ({signal.strsignal(-code)})"
         else:
-            words = f"it left with exit code {code} before it answered"
+            words = f"it exited with code {code} before it answered"
         return self._lost("crashed", words, self.whereabouts.crashed())
 
     def lie(self, detail: str) -> WorkerLost:
-        """End a worker whose answer no probe can have given; return what to raise."""
+        """End a worker whose answer cannot come from a probe; return the error to raise."""
         return self._lost("protocol", detail)
 
     def _lost(self, status: str, detail: str, calls: Sequence[dict[str, Any]] = ()) -> WorkerLost:

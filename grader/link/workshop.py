@@ -1,4 +1,4 @@
-"""One referee's supply of workers."""
+"""Where a referee gets its workers: the isolation, the launcher and the folders."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from grader.link.workers import Worker
 
 
 class Workshop:
-    """One referee's supply of workers: the chosen isolation, its launcher and its folders."""
+    """Starts the workers of one referee."""
 
     def __init__(
         self, isolation: sandbox.Isolation, limits: Limits, *, fork: bool | None = None
     ) -> None:
-        """Make the working folder and start preloading torch at once.
+        """Create the working folder and start to load torch at once.
 
         Args:
             isolation: the layers in use.
@@ -37,14 +37,14 @@ class Workshop:
             folder.mkdir()
         environment = clean_environment(self.scratches)
         self.launcher: Launcher
-        # A forked worker costs next to nothing, a fresh one an import of torch.
+        # A forked worker starts at once; a new process has to import torch.
         if fork if fork is not None else sys.platform.startswith("linux"):
             command = isolation.command(self.trees, self.scratches)
             self.launcher = ForkLauncher(command, environment, self.base / "zygote.log")
         else:
             self.launcher = SpareLauncher(environment)
         self.workers = 0
-        # Called some ten times a second while a worker is waited for; may raise to give up.
+        # Called about ten times a second while we wait for a worker; may raise to give up.
         self.heed: Callable[[], None] = lambda: None
 
     def worker(self, tree: Path) -> Worker:

@@ -1,1 +1,1 @@
-"""The model under test as the referee knows it: names, shapes, and draws; no torch."""
+"""What the referee knows of the model under test: names, shapes and random draws; no torch."""

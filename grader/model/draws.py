@@ -1,7 +1,7 @@
-"""Everything a check leaves to chance: ids, lengths, weights and held-out rows, all from one seed.
+"""Everything random in a check: ids, lengths, weights and held-out rows, all from one seed.
 
-Only random bits and single arithmetic operations go into a number, and weights are exact float32
-numbers, so a draw is the same everywhere and in both precisions.
+Numbers are made of random bits by single arithmetic operations, and weights are exact float32
+numbers, so a draw is the same on every machine and in both precisions.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Row = tuple[int, ...]
 
 
 class Draws:
-    """Random draws that depend on a seed and a name only, not on what was drawn elsewhere."""
+    """Random draws that depend only on a seed and a name, not on other draws."""
 
     def __init__(self, seed: int | str, name: str) -> None:
-        """Start a stream of its own for each (seed, name)."""
+        """Start the stream that belongs to this seed and name."""
         self._seed, self._name = seed, name
         digest = hashlib.sha256(f"{seed}\0{name}".encode()).digest()
         self._random = np.random.default_rng(int.from_bytes(digest, "little"))
 
     def child(self, name: str) -> Draws:
-        """Stream for a part of what this one is for."""
+        """Return another stream, for a part of the purpose of this one."""
         return Draws(self._seed, f"{self._name}/{name}")
 
     def uniform(self, shape: tuple[int, ...], low: float, high: float) -> Array:
@@ -48,7 +48,7 @@ class Draws:
         return self._random.integers(low, high, size=shape, dtype=np.int64)
 
     def lengths(self, rows: int, shortest: int, longest: int) -> Ids:
-        """Lengths of a batch, the longest and (from two rows on) the shortest among them: (B,)."""
+        """Lengths of a batch, (B,); the longest and, if B > 1, the shortest always occur."""
         lengths = self.integers((rows,), shortest, longest + 1)
         lengths[-1:] = shortest
         lengths[0] = longest
@@ -62,7 +62,7 @@ class Draws:
         Args:
             lengths: Real tokens of each of the B rows.
             vocab_size: Ids are below it.
-            first_id: Ids are not below it; BOS lets BOS and EOS stand among them.
+            first_id: Ids are not below it; with BOS they include BOS and EOS.
 
         Returns:
             (B, max(lengths)).
@@ -72,7 +72,7 @@ class Draws:
         return ids
 
     def other_ids(self, ids: Ids, vocab_size: int, first_id: int = BOS) -> Ids:
-        """Another real id at every real position of ids (B, T), padding unchanged."""
+        """Another real id at every real position of ids (B, T); padding is unchanged."""
         step = self.integers(ids.shape, 1, vocab_size - first_id)
         others = first_id + (ids - first_id + step) % (vocab_size - first_id)
         return np.where(ids == PAD, PAD, others)
@@ -81,7 +81,7 @@ class Draws:
         """Weights at ordinary scale: every module maps numbers around 1 to numbers around 1.
 
         Norms scale by 0.75 to 1.25, biases lie within 0.25, matrices and embeddings have a
-        standard deviation of 1 / sqrt(columns). Each depends on its name, not on its neighbours.
+        standard deviation of 1 / sqrt(columns). Each depends on its name only.
         """
         return {name: self.child(name)._weight(name, shape) for name, shape in shapes.items()}
 
@@ -93,7 +93,7 @@ class Draws:
         return self.uniform(shape, -bound, bound)
 
     def permutation_of_data_ids(self, vocab_size: int) -> Ids:
-        """A new id for every id, (V,): PAD, BOS and EOS keep theirs, the data ids change places."""
+        """A new id for every id, (V,): data ids are permuted; PAD, BOS and EOS stay."""
         if vocab_size < FIRST_DATA_ID + 2:
             raise ValueError(f"vocab_size must be at least {FIRST_DATA_ID + 2}, got {vocab_size}")
         permuted = np.arange(vocab_size)
@@ -111,7 +111,7 @@ class Draws:
         exclude: Collection[Row] = (),
         unique: bool = False,
     ) -> list[Row]:
-        """Rows of data ids of mixed length, a few of them certainly drawn at the longest.
+        """Rows of data ids of mixed lengths; a few always have the greatest length.
 
         Args:
             count: Number of rows.
@@ -154,12 +154,12 @@ def _check_enough_rows(
 
 
 def sharpened(weights: Mapping[str, Array], factors: Mapping[str, float]) -> Weights:
-    """Multiply the attention scores of some modules by scaling their query and key projections.
+    """Multiply the attention scores of some modules: scale their query and key projections.
 
     Args:
         weights: Weights of the model.
-        factors: What the scores of each attention, by module name, are to be multiplied by
-            (the oracle's `<module>_sharpening`); the name of an attention by itself is "".
+        factors: The factor for the scores of each attention, by module name (the oracle's
+            `<module>_sharpening`); an attention that is not inside a model is called "".
 
     Returns:
         New weights; all but those projections are the given ones.

@@ -1,6 +1,6 @@
-"""The model under test as the referee knows it: configuration, names and shapes of parameters.
+"""What the referee knows of the model under test: configuration, parameter names and shapes.
 
-With these the referee can draw every weight of a submission's model without building one.
+This is enough to draw every weight of a submission's model without building it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Shapes = dict[str, tuple[int, ...]]
 class ProbeConfig:
     """The fields and defaults of `transformer.config.ModelConfig`, without importing it.
 
-    A worker builds the submission's model from `dataclasses.asdict` of it. The oracle evaluates,
-    so `dropout` means nothing there.
+    A worker builds the submission's model from `dataclasses.asdict` of it. The oracle ignores
+    `dropout`, because it only evaluates.
     """
 
     vocab_size: int = 16
@@ -57,7 +57,7 @@ class ProbeConfig:
         return cls(**values)
 
     def given(self) -> dict[str, Any]:
-        """Return the fields that say something, as `ModelConfig` takes them."""
+        """Return the fields that are not None, as `ModelConfig` takes them."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
@@ -67,7 +67,7 @@ class ProbeConfig:
 
     @property
     def kv_heads(self) -> int:
-        """Number of key/value heads, `num_heads` where none is given."""
+        """Number of key/value heads; `num_heads` if none is given."""
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
 
@@ -97,7 +97,7 @@ def parameter_shapes(config: ProbeConfig, kind: str) -> Shapes:
 
 
 def _own_shapes(config: ProbeConfig) -> dict[str, Shapes]:
-    """Return the parameters of each kind of module that holds any itself."""
+    """Return the parameters that each kind of module holds directly."""
 
     def linear(inputs: int, outputs: int) -> Shapes:
         weight: Shapes = {"weight": (outputs, inputs)}
@@ -119,7 +119,7 @@ def _own_shapes(config: ProbeConfig) -> dict[str, Shapes]:
 
 
 def _inside(config: ProbeConfig) -> dict[str, dict[str, str]]:
-    """Return the kinds of the modules inside each kind of module, by name."""
+    """Return name and kind of the modules inside each kind of module."""
     layers = range(config.num_layers)
     end = {"final_norm": "norm"} if config.placement == "pre" else {}
     gate = {"gate_projection": "widening"} if config.ffn in ("swiglu", "geglu") else {}

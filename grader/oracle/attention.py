@@ -202,14 +202,14 @@ def multi_head_attention(
         earlier = causal_mask(q.shape[2], k.shape[2], query_offset - key_offset)
     mask = combine_masks(attention_mask, key_valid, earlier)
     if query_valid is not None and mask is not None:
-        # A padded query may look anywhere: what it finds is replaced by 0 below.
+        # A padded query may attend to anything: its output is replaced by 0 below.
         mask = mask | ~query_valid[:, None, :, None]
     context = merge_heads(average_values(scores, v, mask, score_bias).context)  # (B, T, D)
     return scope.record(zero_padding(linear(scope.child("out_proj"), context), query_valid))
 
 
 def _traced(scope: Scope, scores: Array) -> Array:
-    """Bring the scores to the trace's peak if it has one, and note them."""
+    """Scale the scores to the trace's peak if it has one, and record them."""
     trace = scope.trace
     if trace.peak is not None:
         largest = float(np.abs(scores).max())

@@ -1,4 +1,4 @@
-"""Everything that treats one token at a time, and the position schemes."""
+"""Layers that treat each token by itself, and the position schemes."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def silu(x: Array) -> Array:
 
 
 def feed_forward(scope: Scope, x: Array) -> Array:
-    """Widen each token of x (B, T, D) to F features, bend them, and come back to D.
+    """Map each token of x (B, T, D) to F features, apply the activation, and map it back to D.
 
-    The gated kinds multiply the widened token by a bent gate of the same width.
+    The gated kinds multiply the F features by an activated gate of the same width.
 
     Source: Vaswani et al. 2017, eq. 2; Shazeer 2020, arxiv.org/abs/2002.05202.
     """
@@ -73,8 +73,8 @@ def feed_forward(scope: Scope, x: Array) -> Array:
     if scope.config.ffn in ("relu", "gelu"):
         hidden = {"relu": relu, "gelu": gelu}[scope.config.ffn](hidden)
     else:
-        bend = {"swiglu": silu, "geglu": gelu}[scope.config.ffn]
-        hidden = bend(linear(scope.child("gate_projection"), x)) * hidden
+        activation = {"swiglu": silu, "geglu": gelu}[scope.config.ffn]
+        hidden = activation(linear(scope.child("gate_projection"), x)) * hidden
     return scope.record(linear(scope.child("output_projection"), hidden))
 
 
@@ -96,8 +96,8 @@ def sinusoidal_positions(length: int, width: int, offset: int = 0) -> Array:
 def t5_bucket(distance: int, num_buckets: int, max_distance: int, *, bidirectional: bool) -> int:
     """Bucket of a key that stands `distance` = s - t after its query.
 
-    Half of the buckets are one distance each, the rest grow logarithmically up to max_distance.
-    An encoder gives half of all buckets to keys that come later; a decoder has none of those.
+    Half of the buckets hold one distance each; the others grow logarithmically up to max_distance.
+    An encoder reserves half of all buckets for later keys, which a decoder does not have.
 
     Source: Raffel et al. 2020, section 2.1, arxiv.org/abs/1910.10683.
     """

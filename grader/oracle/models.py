@@ -84,7 +84,7 @@ def decoder_block(
     memory_valid: Mask | None = None,
     score_bias: Array | None = None,
 ) -> Array:
-    """Look back over the target, then over the whole memory, then feed forward; padding becomes 0.
+    """Attend to the earlier target, then to the whole memory, then feed forward; padding becomes 0.
 
     Args:
         scope: self_attention, self_branch, cross_attention, cross_branch, feed_forward,
@@ -155,7 +155,7 @@ def decoder(
 def _stack(
     scope: Scope, x: Array, valid: Mask | None, block: Callable[[Scope, Array], Array]
 ) -> Array:
-    """Run a block per layer, and normalise at the end what a pre-norm stack hands out."""
+    """Run one block per layer; a pre-norm stack normalises its output at the end."""
     for layer in range(scope.config.num_layers):
         x = block(scope.child(f"blocks.{layer}"), x)
     if scope.config.placement == "pre":
@@ -165,7 +165,7 @@ def _stack(
 
 
 def add_positions(scope: Scope, x: Array) -> Array:
-    """Add to each vector of x (B, T, D) what its position adds, if the scheme adds any."""
+    """Add the position vectors to x (B, T, D), if the scheme has any."""
     length = x.shape[1]
     if scope.config.positions == "learned":
         return scope.record(x + scope["weight"][:length])
@@ -237,7 +237,7 @@ def seq2seq(
     source_valid: Mask | None = None,
     target_valid: Mask | None = None,
 ) -> Array:
-    """Encode the source (B, S) and score the target (B, T): logits (B, T, V)."""
+    """Encode the source (B, S) and return the logits of the target (B, T): (B, T, V)."""
     valid = _valid(scope, source, source_valid)
     memory = encode(scope, source, valid)
     return decode(scope, target, memory, memory_valid=valid, target_valid=target_valid)
@@ -264,7 +264,7 @@ def _valid(scope: Scope, ids: Ids, valid: Mask | None) -> Mask:
 
 
 def _logits(scope: Scope, x: Array, tied_to: Scope | None) -> Array:
-    """Compare x (B, T, D) with a vector per id: the embedding's own if tied."""
+    """Multiply x (B, T, D) by one vector per id, those of the embedding if tied: (B, T, V)."""
     table = (tied_to or scope.child("output_projection"))["weight"]  # (V, D)
     logits: Array = x @ table.T
     return logits

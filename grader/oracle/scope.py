@@ -1,4 +1,4 @@
-"""Where in the model a computation happens: its weights, and what was seen on the way."""
+"""The place of a computation in the model: its weights, and the trace of the pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ids = NDArray[np.int64]
 
 @dataclass
 class Trace:
-    """What a forward pass showed, by module name and in order of execution.
+    """What happened in a forward pass, by module name and in order of execution.
 
     Attributes:
         activations: Output of every module that was run.
@@ -62,6 +62,6 @@ class Scope:
         return self.path(name) in self.weights
 
     def record(self, output: Array) -> Array:
-        """Note this module's output in the trace and hand it on."""
+        """Record this module's output in the trace and return it."""
         self.trace.activations[self.name] = output
         return output

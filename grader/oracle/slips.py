@@ -1,6 +1,6 @@
-"""Attention, blocks and stacks with one slip in them: what a known kind of mistake would answer.
+"""Attention, blocks and stacks with one slip each: what a known mistake would return.
 
-Nothing is judged by these numbers: they only name the mistake behind a difference that the oracle
+These values never decide a verdict: they only name the mistake behind a difference that the oracle
 has found.
 """
 
@@ -63,7 +63,7 @@ def wrong_scaled_dot_product_attention(
         score_bias: Added to the scaled scores; broadcasts to (B, H, T, S).
         slip: Name of the mistake; an unknown name is none.
     """
-    batch, heads, num_queries, width = query.shape
+    batch, heads, _, width = query.shape
     scores = query @ key.swapaxes(2, 3)
     scale = {
         "no_scale": 1.0,
@@ -79,7 +79,7 @@ def wrong_scaled_dot_product_attention(
     if slip == "zero_scores_hidden":
         allowed = allowed & (scores != 0.0)
     if slip == "mask_of_other_rows":
-        # The rows' masks repeated head by head, though (row, head) pairs run row by row.
+        # The masks are repeated head by head, although the (row, head) pairs run row by row.
         order = np.arange(batch * heads) % batch
         allowed = allowed[order, np.arange(batch * heads) % heads].reshape(allowed.shape)
     hidden_score = 0.0 if slip == "mask_fill_zero" else -math.inf
@@ -227,7 +227,7 @@ def wrong_block(
 ) -> Array:
     """Run `encoder_block`, `causal_block` or, with a memory, `decoder_block`, but for one slip.
 
-    Inputs are called as they are there; a slip of one branch is `<slip>:<branch>`.
+    Inputs have the same names as there; a slip in one branch is `<slip>:<branch>`.
     """
     valid = valid if memory is None else target_valid
     start = x
@@ -290,7 +290,7 @@ def wrong_block(
 
 
 def _fed_with(x: Array, layer: Layer) -> Layer:
-    """Return a layer that reads x, whatever it is handed."""
+    """Return a layer that reads x and ignores its input."""
     return lambda _: layer(x)
 
 
@@ -303,8 +303,8 @@ def wrong_stack(
         scope: blocks and, where it is pre-norm, final_norm.
         x: (B, T, D).
         memory: (B, S, D), for the decoder's blocks.
-        slip: Name of the mistake; `<input>_not_handed_on` keeps an input from the blocks.
-        given: What the blocks are handed.
+        slip: Name of the mistake; `<input>_not_handed_on` does not pass an input to the blocks.
+        given: Inputs of the blocks.
     """
     valid = given.get("valid" if memory is None else "target_valid")
     given = {name: value for name, value in given.items() if slip != f"{name}_not_handed_on"}

@@ -15,7 +15,7 @@ def masked_cross_entropy(logits: Array, targets: Ids, pad_id: int) -> float:
     Args:
         logits: (B, T, V).
         targets: (B, T).
-        pad_id: Target that is left out.
+        pad_id: Targets with this id are left out.
 
     Raises:
         ValueError: Every target is padding.

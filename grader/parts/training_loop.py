@@ -210,7 +210,7 @@ def reading_of_clipping(seen: Seen, step: dict[str, Any], clip_norm: float) -> s
     for event in seen.events[start + 1 :]:
         if event["what"] in ("backward", "step"):
             break
-        if 0.0 < event["norm"] and fits(event["norm"], clip_norm):
+        if event["norm"] > 0.0 and fits(event["norm"], clip_norm):
             return "clipped_after_step"
     before = [e["what"] for e in seen.events[:start] if e["what"] in ("clip", "backward")]
     return "clipped_before_backward" if before[-2:] == ["clip", "backward"] else "not_clipped"

@@ -1,1 +1,1 @@
-"""The questions that a worker can answer about the mounted tree."""
+"""The questions that a worker can answer about the mounted tree, one function each."""

@@ -1,4 +1,4 @@
-"""Questions about gradients, for gate 3 (see probes.py)."""
+"""Questions about gradients, for gate 3 (see toolkit.py)."""
 
 from __future__ import annotations
 
@@ -58,16 +58,17 @@ def losses_along(
     mode: str,
     dtype: str,
 ) -> dict[str, Any]:
-    """Move the parameters, `step` ahead and as far behind.
+    """Move the parameters by `step` in both directions, and return the losses there.
 
     Args:
         session: Holds the model.
         model: Its handle.
-        call: What the loss is taken of.
+        call: Arguments and targets of the loss.
         step: Length of the whole move.
-        moves: Of each, `along` (K,) is what directions are made of, None for each of the P
-            parameters' own gradient; `signs` (R, N) of 1 and -1 says which way each goes in R
-            moves of all together, None asks for P moves of one parameter each.
+        moves: In each, `along` (K,) holds the numbers that directions are made of, or None for
+            the own gradient of each of the P parameters; `signs` (R, N) of 1 and -1 holds the
+            sign of each parameter in R moves of all together, or None for P moves of one
+            parameter each.
         mode: "eval" or "train".
         dtype: The model's.
 
@@ -86,7 +87,7 @@ def losses_along(
         for move in moves:
             units, products = directions(parameters, norms, move["along"])
             found["products"].append(products)
-            # A gradient of 0 has no direction of its own, but is as wrong as any in a drawn one.
+            # A gradient of 0 has no direction, but along a drawn one it can be wrong as well.
             moved = norms > 0 if move["along"] is None else norms >= 0
             ways = ways_of(move["signs"], moved)
             for name, side in (("ahead", step), ("behind", -step)):
@@ -101,7 +102,7 @@ def directions(
 ) -> tuple[list[Tensor], np.ndarray]:
     """Return a direction of length 1 for each parameter, and its gradient's product with it (P,).
 
-    Each drawn direction goes on in `along` where the last one ended.
+    Each drawn direction continues in `along` where the last one ended.
     """
     if along is None:
         pairs = zip(parameters, norms, strict=True)
@@ -118,7 +119,7 @@ def directions(
 
 
 def ways_of(signs: Tensor | None, moved: np.ndarray) -> np.ndarray:
-    """Return how far each parameter goes in each move, (R, P): every move has length 1."""
+    """Return how far each parameter moves in each move, (R, P): every move has length 1."""
     ways = np.eye(len(moved)) if signs is None else to_array(signs)
     ways = np.resize(ways, (len(ways), len(moved))) * moved
     return np.asarray(ways / np.maximum(1.0, np.sqrt(np.square(ways).sum(axis=1, keepdims=True))))
@@ -144,14 +145,14 @@ def _loss_at(
 
 
 def loss_of(module: nn.Module, call: dict[str, Any]) -> Tensor:
-    """Return the student's loss of one call; `logit_factor` makes its logits large."""
+    """Return the student's loss of one call; `logit_factor` multiplies its logits."""
     logits = logits_in(module(*call["args"])) * call.get("logit_factor", 1.0)
     loss: Tensor = attribute("training.masked_cross_entropy")(logits, call["targets"], pad_id=0)
     return loss
 
 
 def backward(module: nn.Module, call: dict[str, Any]) -> float:
-    """Leave the gradients of one call in the parameters and return its loss."""
+    """Compute the gradients of one call, keep them in the parameters, and return the loss."""
     for parameter in module.parameters():
         parameter.grad = None
     loss = loss_of(module, call)

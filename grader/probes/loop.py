@@ -1,4 +1,4 @@
-"""A spy on the student's training loop, for task 6.4 (see probes.py).
+"""A spy on the student's training loop, for task 6.4 (see toolkit.py).
 
 It watches what the loop does to a small model: which batch it reads and in which mode, when the
 gradients come, and what they are when the optimiser steps. It requires no particular call.
@@ -23,7 +23,7 @@ WIDTH = 5
 
 
 def spied_model(kind: str, config: dict[str, Any]) -> nn.Module:
-    """Return a small model that passes for the student's but needs none of tasks 1 to 5."""
+    """Return a small model that looks like the student's but needs none of tasks 1 to 5."""
     name = "Seq2SeqTransformer" if kind == "seq2seq" else "DecoderOnlyTransformer"
     base: Any = attribute(f"models.{name}")
 
@@ -54,7 +54,7 @@ def spied_model(kind: str, config: dict[str, Any]) -> nn.Module:
             memory = self.encode(ids[0]) if self.source is not None else None
             return self.decode(ids[0] if memory is None else ids[1], memory)
 
-    torch.default_generator.manual_seed(0)  # see probes_modules.build
+    torch.default_generator.manual_seed(0)  # see modules.build
     return Small()
 
 
@@ -90,10 +90,10 @@ def is_cleared(parameter: Tensor) -> bool:
 
 
 def scale_of(sent: list[tuple[Tensor, Tensor]], batch: Any) -> float:
-    """Return how many times the mean loss of `batch` the passes of its step went back from.
+    """Return the factor between the loss of a step's backward passes and the mean loss of `batch`.
 
-    Each pass is given as its logits and their gradient. A loss may be summed or scaled, and the
-    gradients divided again later. 1 is returned where the loss is another one.
+    Each pass is given as its logits and their gradient. A loop may sum or scale the loss and divide
+    the gradients later. Returns 1 for any other loss.
     """
     total, row = 0.0, 0
     try:
@@ -114,7 +114,7 @@ def scale_of(sent: list[tuple[Tensor, Tensor]], batch: Any) -> float:
 
 
 def settings_of(optimizer: Any) -> str:
-    """Return the class of an optimiser and what it was made with, as text."""
+    """Return the class of an optimiser and its default options, as text."""
     made_with = getattr(optimizer, "defaults", None)
     return f"{type(optimizer).__name__} {made_with if isinstance(made_with, dict) else ''}"[:1000]
 
@@ -169,7 +169,7 @@ def own_inputs(batches: list[Any]) -> list[Any]:
 
 
 class Spy:
-    """Writes down what happens, in order, as plain events."""
+    """Records what happens, in order, as plain events."""
 
     def __init__(self, model: nn.Module, batches: Sequence[Any] = ()) -> None:
         """Watch `model` on its way through `batches`."""
@@ -186,12 +186,12 @@ class Spy:
         self.inside: Any = None
 
     def note(self, what: str, **details: Any) -> None:
-        """Write down an event, with the norm of all gradients that are held at this moment."""
+        """Record an event, with the norm of all gradients that are held at this moment."""
         held = [p.grad for p in self.model.parameters() if p.grad is not None]
         self.events.append({"what": what, "norm": norm_of(held)} | details)
 
     def read(self, _model: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        """Note a pass of the output layer, which every way through the model takes."""
+        """Record a pass of the output layer, which every use of the model needs."""
         self.logits.append(output.detach().clone())
         training = all(m.training for m in self.model.modules())
         recorded = bool(output.requires_grad)
@@ -200,7 +200,7 @@ class Spy:
             output.register_hook(partial(self.sent_back, len(self.logits) - 1))
 
     def sent_back(self, number: int, value: Tensor) -> None:
-        """Note the gradient that reached the logits of a pass."""
+        """Record the gradient that reached the logits of a pass."""
         self.sent.append((self.logits[number], value.detach()))
         self.taught.add(number)
 
@@ -215,9 +215,9 @@ class Spy:
         self.inputs.append(inputs[0].detach().clone())
 
     def gradient(self, name: str, value: Tensor) -> None:
-        """Add up what one backward pass sends, maybe before anything was read.
+        """Add up the gradients of one backward pass, which may come before any forward pass.
 
-        Where the gradients of a whole batch were cleared again, another pass takes their place.
+        If the gradients of a whole batch were cleared, another pass replaces them.
         """
         if not self.fresh:
             self.note("backward")
@@ -227,13 +227,13 @@ class Spy:
         self.fresh[name] = value.detach().clone() if held is None else held + value.detach()
 
     def learned(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return logits and decoder inputs of the passes that gradients came from."""
+        """Return logits and decoder inputs of the passes that had gradients."""
         read = [event["read"] for event in self.events if event["what"] == "forward"]
         passes = sorted(self.taught)
         return [self.logits[i] for i in passes], [self.inputs[read[i]] for i in passes]
 
     def step(self, optimizer: Any) -> None:
-        """Note what the optimiser is about to use."""
+        """Record the gradients that the optimiser is about to use."""
         held = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
         fresh = norm_of([*self.fresh.values()])
         inner = sum(float((g * self.fresh[n]).sum()) for n, g in held.items() if n in self.fresh)
@@ -255,7 +255,7 @@ class Spy:
         self.fresh, self.sent = {}, []
 
     def number_of(self, optimizer: Any) -> int:
-        """Return which of the optimisers seen so far this is; all are kept, so none is mistaken."""
+        """Return the number of this optimiser; all are kept, so that no id is used twice."""
         if not any(known is optimizer for known in self.stepped):
             self.stepped.append(optimizer)
         return next(n for n, known in enumerate(self.stepped) if known is optimizer)
@@ -303,7 +303,7 @@ def spying(spy: Spy) -> Iterator[None]:
 
 @contextlib.contextmanager
 def overheard(spy: Spy, loop: Any) -> Iterator[None]:
-    """Hear of clipping, of the steps of an optimiser that is not torch's, and of the schedule."""
+    """Record clipping, steps of an optimiser that is not torch's, and the schedule."""
     made_by, clip = loop.make_optimizer, nn.utils.clip_grad_norm_
     given: Any = getattr(loop, "make_scheduler", None)
 
@@ -359,8 +359,8 @@ def spy_on_training(
 ) -> dict[str, Any]:
     """Run the student's `train` on a small model that starts in eval mode, and watch.
 
-    `supply` of the batches are given out, by an iterator that can be walked once. Returns the
-    events, the losses as they came, what kind each of them is, the student's own loss of every
+    An iterator that can be used once gives out `supply` of the batches. Returns the events, the
+    losses in order, what kind each of them is, the student's own loss of every
     forward pass, the student's own decoder inputs, the mode that the model was left in, and how
     many steps each given schedule has taken.
     """

@@ -1,4 +1,4 @@
-"""Questions about modules: build one with given weights, run it, look inside (see probes.py)."""
+"""Questions about modules: build one with given weights, run it, look inside (see toolkit.py)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def build(
     A tree whose parameter names or shapes differ from the weights is refused with
     `constructor_changed`; `scale` multiplies parameters whose name matches a pattern.
     """
-    # torch.manual_seed would also record, with a traceback, that accelerators are to be seeded.
+    # torch.manual_seed would also prepare to seed accelerators, and record a traceback for that.
     torch.default_generator.manual_seed(seed)
     with default_dtype(dtype):
         module = attribute(target)(*args, **kwargs).to(getattr(torch, dtype))
@@ -72,10 +72,10 @@ def forward(
 ) -> dict[str, Any]:
     """Run the model on each of `calls` without gradients.
 
-    A call that names an `embedding_row` runs with another vector in that row. Returns the outputs,
-    the outputs of the submodules named in `record` per call, the student's loss of each call that
-    names `targets`, the tensor arguments that were changed in place, and whether the training mode
-    was left as found.
+    A call with an `embedding_row` runs with another vector in that row. Returns the outputs, the
+    outputs of the submodules named in `record` per call, the student's loss of each call with
+    `targets`, the tensor arguments that were changed in place, and whether the training mode is
+    unchanged.
     """
     module = session.get(model)
     module.train(mode == "train")
@@ -116,7 +116,7 @@ def logits_in(value: Any) -> Tensor:
 
 @contextlib.contextmanager
 def overwritten(module: nn.Module, row: int | None, values: Tensor | None) -> Iterator[None]:
-    """Let one row of every token embedding hold `values` (D,) for a while."""
+    """Put `values` (D,) into one row of every token embedding, and restore it at the end."""
     before = []
     if row is not None and values is not None:
         for name, parameter in module.named_parameters():
@@ -158,13 +158,13 @@ def recording(module: nn.Module, names: list[str]) -> Iterator[dict[str, Any]]:
 
 @probe
 def dropout(session: Session, save: str, rate: float) -> None:
-    """Save an active dropout layer; with a rate of 1 it answers 0 and nothing is random."""
+    """Save an active dropout layer; with a rate of 1 it returns 0 and nothing is random."""
     session.handles[save] = nn.Dropout(rate).train()
 
 
 @probe
 def fields(session: Session, handle: str, names: list[str]) -> dict[str, Any]:
-    """Return the named attributes of a saved object, None for one that it has not."""
+    """Return the named attributes of a saved object, None for a missing one."""
     value = session.get(handle)
     return {"values": [getattr(value, name, None) for name in names]}
 
@@ -177,7 +177,7 @@ def parameters(session: Session, handle: str) -> dict[str, Any]:
 
 @dataclass
 class Past:
-    """Stands for keys and values that a cache holds; no code of the stretch tasks is needed."""
+    """Takes the place of keys and values in a cache, so that no stretch task is needed."""
 
     length: int
 
@@ -193,10 +193,10 @@ def handed_on(
     layers: int,
     dtype: str = "float64",
 ) -> dict[str, Any]:
-    """Run a saved block or stack whose named modules return their input, and see what they got.
+    """Run a saved block or stack whose named modules return their input, and record what they get.
 
-    With an offset it also gets a cache that holds so many positions, of as many layers as a stack
-    has (0 = a block). Returns the keywords of every call in order; of a cache the name.
+    With an offset it also gets a cache that holds this many positions, with one slot per layer of a
+    stack (0 = a block). Returns the keywords of every call in order; a cache is given by its name.
     """
     module = session.get(handle)
     caches: dict[int, str] = {}
@@ -225,7 +225,7 @@ def handed_on(
 
 
 def make_cache(length: int, layers: int, names: dict[int, str]) -> Any:
-    """Return the cache of a block, or of a stack of so many layers; note the names of its parts."""
+    """Return the cache of a block, or of a stack with `layers` layers; add its parts to `names`."""
     if layers:
         cache = attribute("cache.DecodingCache")(layers)
         slots = list(cache.slots)

@@ -1,7 +1,7 @@
 """The questions a worker can answer about the mounted tree.
 
-A probe is a function of the worker's session and plain arguments. It runs beside the student's
-code, so its answers deserve no more trust than that code: it never judges.
+A probe is a function of the worker's session and plain arguments. It runs in the same process as
+the student's code, so its answers cannot be trusted more than that code: it never judges.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def probe(function: Probe) -> Probe:
 
 def run(session: Session, name: str, arguments: dict[str, Any]) -> Any:
     """Run the probe called `name` and return its answer as plain values and arrays."""
-    torch.set_num_threads(1)  # whatever the submission set it to: more would starve its neighbours
+    torch.set_num_threads(1)  # the submission may have set more, which slows down other workers
     value = PROBES[name](session, **decode(session, arguments))
     return encode(value)
 
@@ -134,7 +134,7 @@ def attribute(path: str) -> Any:
 
 @contextlib.contextmanager
 def default_dtype(name: str) -> Iterator[None]:
-    """Make `name` torch's default floating type for a while."""
+    """Make `name` torch's default floating type inside the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, name))
     try:
@@ -145,7 +145,7 @@ def default_dtype(name: str) -> Iterator[None]:
 
 @probe
 def names(session: Session, modules: list[str]) -> dict[str, str]:
-    """Import the modules and say where each came from."""
+    """Import the modules and return the file of each."""
     found = {}
     for module in modules:
         importlib.import_module(f"{PACKAGE}.{module}")
@@ -182,7 +182,7 @@ def call(
 
 
 def watch(args: list[Any], kwargs: dict[str, Any]) -> Callable[[], list[str]]:
-    """Remember the tensors among the arguments; the result names those changed since."""
+    """Copy the tensors among the arguments; the returned function names those changed since."""
     tensors = {str(i): a for i, a in enumerate(args) if isinstance(a, Tensor)}
     tensors |= {k: a for k, a in kwargs.items() if isinstance(a, Tensor)}
     before = {k: a.clone() for k, a in tensors.items()}

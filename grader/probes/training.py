@@ -1,4 +1,4 @@
-"""Questions about training, for gate 4 and task 6 (see probes.py)."""
+"""Questions about training, for gate 4 and task 6 (see toolkit.py)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ WARM_UP_STEPS = 3
 
 
 class Batches(Iterator[Any]):
-    """The caller's iterator: every draw asks the referee, which counts them and ends the supply."""
+    """The iterator for `train`: each draw asks the referee, which counts and ends the supply."""
 
     def __init__(self, channel: frames.Channel, model: nn.Module, looks: Collection[int]) -> None:
-        """Draw through `channel`; hand over the values of `model` at the steps in `looks`."""
+        """Draw through `channel`; send the values of `model` at the steps in `looks`."""
         self.channel = channel
         self.model = model
         self.looks = looks
@@ -30,12 +30,12 @@ class Batches(Iterator[Any]):
         self.exhausted = False
 
     def __next__(self) -> Any:
-        """Return the next batch, as long as the referee gives one."""
+        """Return the next batch, until the referee gives no more."""
         if self.exhausted:
             raise StopIteration
         message: dict[str, Any] = {"draw": self.drawn}
         if self.drawn in self.looks:
-            with contextlib.suppress(Exception):  # a model that cannot tell is not looked at
+            with contextlib.suppress(Exception):  # a model without readable values is skipped
                 message |= encode(values_of(self.model))
         self.channel.send(message)
         reply = self.channel.receive(max_payload=1 << 24)
@@ -77,7 +77,7 @@ def restore(
     values: dict[str, Tensor],
     dtype: str = "float32",
 ) -> dict[str, Any]:
-    """Build the model as `train` did, then write `values` into it by name; none are lost.
+    """Build the model as `train` did, then write all `values` into it by name.
 
     Returns the parameters as they were before that.
     """
@@ -94,7 +94,7 @@ def restore(
 
 
 def make(config: dict[str, Any], seed: int, dtype: str) -> nn.Module:
-    """Return the student's model as its constructor and this seed make it."""
+    """Return the student's model as its constructor makes it after this seed."""
     torch.manual_seed(seed)
     with default_dtype(dtype):
         model: nn.Module = attribute(MODEL)(attribute("config.ModelConfig")(**config))
@@ -102,7 +102,7 @@ def make(config: dict[str, Any], seed: int, dtype: str) -> nn.Module:
 
 
 def attribute_recipe(recipe: dict[str, Any]) -> Any:
-    """Return the recipe; a list that came over the wire is the tuple it was."""
+    """Return the recipe; lists, which frames make of tuples, become tuples again."""
     fixed = {k: tuple(v) if isinstance(v, list) else v for k, v in recipe.items()}
     return attribute("config.TrainingRecipe")(**fixed)
 
@@ -118,7 +118,7 @@ def plain_numbers(losses: Any) -> Any:
 def yardstick(session: Session, sizes: dict[str, int], batch_size: int, steps: int) -> None:
     """Take training steps with torch's own transformer, before any of the tree is imported.
 
-    What they cost is the measure of this machine at this moment.
+    Their time measures the speed of this machine at this moment.
     """
     model = nn.Transformer(
         sizes["d_model"], sizes["num_heads"], 1, 1, sizes["d_ff"], dropout=0.0,
@@ -157,7 +157,7 @@ def optimizer(
     an optimiser of one's own need not keep its parameters and rates where torch's do.
     """
     if save not in session.handles:
-        torch.default_generator.manual_seed(0)  # see probes_modules.build
+        torch.default_generator.manual_seed(0)  # see modules.build
         session.handles[save] = attribute(target)(attribute("config.ModelConfig")(**config))
     model = session.get(save)
     own = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -172,7 +172,7 @@ def optimizer(
     if not groups:
         held = [id(p) for name, p in own.items() if moved.get(name)]
     return {
-        # What make_optimizer has frozen gets no gradient any more, whoever holds it.
+        # A parameter that make_optimizer has frozen gets no gradient, whichever group holds it.
         "times": {name: held.count(id(p)) * p.requires_grad for name, p in own.items()},
         "others": len(set(held) - {id(p) for p in model.parameters()}),
         "rates": [float(rate) for rate in rates],

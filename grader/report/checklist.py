@@ -91,7 +91,7 @@ def rows(
         row = Row(stub, own, decisive(own, itemgetter("status")) or own[0])
         # What stops a whole file says nothing of whether an optional task in it is begun.
         idle = row.status in ("not_implemented", "blocked")
-        idle = idle or row.code in OF_A_FILE and bool(echo(row, found))
+        idle = idle or (row.code in OF_A_FILE and bool(echo(row, found)))
         if not (row.optional and begun_only and idle):
             found.append(row)
     return found
@@ -218,7 +218,7 @@ def next_step(
     source = find(path, row.stub.file)
     function = _function(row, source)
     verb = "write" if row.status == "not_implemented" else "mend"
-    if row.unfinished or verb == "write" and _is_begun(functions(source).get(function)):
+    if row.unfinished or (verb == "write" and _is_begun(functions(source).get(function))):
         verb = "finish"
     line = _line(row, function, source)
     where = f"{clean_text(str(source or row.stub.file))}{f', line {line}' if line else ''}"

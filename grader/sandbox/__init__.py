@@ -1,4 +1,4 @@
-"""Keeps a submission away from everything but its own files.
+"""Confines a worker to the files of its submission; imports `base` only.
 
 The referee chooses (`choose`) and writes a `Plan`; the forked worker enters it (`enter`).
 """

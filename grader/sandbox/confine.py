@@ -1,4 +1,4 @@
-"""What a worker does to itself between its fork and the first line of a student's code."""
+"""How a worker confines itself, after its fork and before it runs any of the student's code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if sys.platform != "win32":
 
 
 class LayerFailed(Exception):
-    """A layer that was asked for did not take hold: the worker must not go on."""
+    """A layer of the plan failed: the worker must not continue."""
 
     def __init__(self, layer: str, reason: str) -> None:
         """Keep the layer's name and why it failed."""
@@ -41,8 +41,8 @@ class Plan:
         address_space: of the process; None where a GPU is used.
         file_size: of any one file.
         cpu_seconds: of processor time, before the kernel ends the process.
-        tasks: processes and threads of the user, those that run already included.
-        open_files: at a time.
+        tasks: processes and threads of the user, including those already running.
+        open_files: at the same time.
     """
 
     scratch: str
@@ -68,7 +68,7 @@ class Plan:
 
 
 def enter(plan: Plan) -> dict[str, str]:
-    """Confine this process for good; to be called while it has one thread.
+    """Confine this process permanently; call it while there is only one thread.
 
     Returns:
         Each layer's name with "active", or "skipped: " and the reason.
@@ -90,7 +90,7 @@ def enter(plan: Plan) -> dict[str, str]:
 
 
 def _steps(plan: Plan) -> Iterator[tuple[str, bool | str, Callable[[], object]]]:
-    """Yield each layer's name, whether it is wanted (or why it cannot be had), and its action.
+    """Yield each layer's name, whether it is wanted (or why it is impossible), and its action.
 
     The order matters: folders before limits, limits before the user changes, PDEATHSIG after
     (setresuid clears it), the filter last, because it refuses calls that the others make.

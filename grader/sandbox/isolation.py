@@ -1,4 +1,4 @@
-"""Which layers work on this machine, found by trying them; and how to start a zygote below them."""
+"""Find the layers that work on this machine by trying them, and plan a worker with them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORKER_SIDE = (
     "__init__.py", "worker", "probes", "link/__init__.py", "link/frames.py", "base/__init__.py",
     "base/places.py", "base/forbidden.py", "sandbox",
 )  # fmt: skip
-# A layer hides the grader's files when a confined process cannot read this one, which none needs.
+# The grader's files are hidden if a confined process cannot read this one, which no worker needs.
 _WITNESS = GRADER / "intake" / "policy.py"
 
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/nix/store", "/etc/ld.so.cache")
@@ -45,7 +45,7 @@ _PROBE_S = 30.0
 
 
 class IsolationUnavailable(Exception):
-    """An isolation that was asked for by name does not work here; the message says why."""
+    """The isolation that was asked for does not work here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class Isolation:
         return self.layers[layer] == "active"
 
     def command(self, trees: Path, scratches: Path) -> list[str]:
-        """Return the words to put before the zygote's own command.
+        """Return the words that precede the zygote's own command.
 
         Args:
-            trees: the folder of the staged trees, to be readable.
-            scratches: the folder of the scratch folders, to be writable.
+            trees: holds the staged trees; must be readable.
+            scratches: holds the scratch folders; must be writable.
         """
         if not self.active("bwrap"):
             return []
@@ -85,7 +85,7 @@ class Isolation:
         return _bwrap(self.uid, (*self.readable, *own, str(trees)), str(scratches))
 
     def plan(self, *, tree: Path, scratch: Path, limits: Limits) -> Plan:
-        """Return a worker's plan, and hand its scratch folder to the user it will run as."""
+        """Return a worker's plan, and give its scratch folder to the user that it will run as."""
         uid = self.uid
         if uid is not None and os.name == "posix":
             os.chown(scratch, uid, uid)
@@ -98,14 +98,14 @@ class Isolation:
             uid=None if self.active("bwrap") else uid,
             address_space=limits.address_space_mib << 20,
             file_size=limits.written_file_mib << 20,
-            # A net for a worker that nobody watches any more: the referee's clock comes first.
+            # Ends a worker that is no longer watched; while it is, the referee's clock is faster.
             cpu_seconds=int(2 * limits.check_s),
             tasks=_task_limit(uid),
         )
 
 
 def choose(requested: str = "auto", python: str = sys.executable) -> Isolation:
-    """Return the isolation to grade with; the answer is kept for the life of this process.
+    """Return the isolation to grade with; this process keeps the answer.
 
     Args:
         requested: "auto" (all that works), "portable" (none), or names of `LAYERS` joined by "+".
@@ -115,7 +115,7 @@ def choose(requested: str = "auto", python: str = sys.executable) -> Isolation:
         IsolationUnavailable: a layer named in `requested` is unknown or does not work here.
     """
     if requested == "portable":
-        layers = {name: "skipped: not asked for" for name in LAYERS}
+        layers = dict.fromkeys(LAYERS, "skipped: not asked for")
         return Isolation("portable", False, layers, landlock.abi(), (), None)
     names = LAYERS if requested == "auto" else tuple(requested.split("+"))
     unknown = [name for name in names if name not in LAYERS]
@@ -177,7 +177,7 @@ def _find(names: frozenset[str], python: str) -> Isolation:
 
 
 def _obstacle(layer: str) -> str:
-    """Return why there is no point in trying a layer, or nothing."""
+    """Return why a layer cannot work here, or an empty text."""
     if not sys.platform.startswith("linux"):
         return "needs Linux"
     if layer == "landlock" and not landlock.abi():
@@ -242,7 +242,7 @@ def _bwrap(uid: int | None, readable: Iterable[str], scratches: str) -> list[str
 
 @functools.lru_cache
 def _runtime(python: str) -> tuple[str, ...]:
-    """Return the folders an interpreter loads modules from, as it names them and as they are."""
+    """Return the folders from which an interpreter loads modules, with links followed and not."""
     if python == sys.executable:
         prefix, base, *path = sys.prefix, sys.base_prefix, *sys.path
     else:
@@ -262,7 +262,7 @@ def _runtime(python: str) -> tuple[str, ...]:
 
 
 def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths that exist, without those below another."""
+    """Return the existing paths, without those inside another."""
     kept: list[str] = []
     for path in sorted({os.path.abspath(p) for p in paths if os.path.exists(p)}):
         if not any(path.startswith(outer.rstrip("/") + "/") for outer in kept):
@@ -271,7 +271,7 @@ def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _free_uid() -> int:
-    """Return a user number that has no account and no process, other ones for other graders."""
+    """Return a user number without account and process; each grader tends to get another one."""
     if sys.platform == "win32":
         return 0
     import pwd
@@ -287,7 +287,7 @@ def _free_uid() -> int:
 
 
 def _task_limit(uid: int | None) -> int | None:
-    """Return how many processes and threads the worker's user may have, running ones included."""
+    """Return how many processes and threads the worker's user may have, including running ones."""
     if not sys.platform.startswith("linux"):
         return None
     user = os.getuid() if uid is None else uid

@@ -53,8 +53,8 @@ def syscall(number: int, *arguments: Any) -> int:
 def drop_capabilities() -> None:
     """Give up every capability of root but those it may need to read its own installation.
 
-    What is kept only widens file access, which Landlock narrows again. It is kept because root may
-    run an interpreter that lies in another user's closed home folder.
+    The two that are kept only widen file access, which Landlock narrows again. Root needs them to
+    run an interpreter in another user's closed home folder.
     """
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     # Two records (bits 0 to 31, then 32 to 63) of effective, permitted, inheritable.

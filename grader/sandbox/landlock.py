@@ -64,7 +64,7 @@ def restrict(readable: Iterable[str], scratch: str) -> None:
     Also no TCP (ABI 4) and no signals or abstract sockets to processes outside (ABI 6).
 
     Args:
-        readable: files and folders; what does not exist is passed over.
+        readable: files and folders; missing ones are skipped.
         scratch: the one folder that may be written.
 
     Raises:

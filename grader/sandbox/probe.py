@@ -1,4 +1,4 @@
-"""Finds out what works here: tries the layers in forked children and looks around in them."""
+"""Try the layers in forked children, and report which work and what a child can still read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from grader.sandbox.confine import LayerFailed, Plan, enter
 
-# The order in which layers are given up when a child dies without a word.
+# The order in which layers are dropped when a child dies without an answer.
 INNER_LAYERS = ("seccomp", "landlock", "uid")
 
 
@@ -25,7 +25,7 @@ class Task:
         scratch: a folder of its own, which that user may write.
         readable: what a worker may read.
         must_read: what it must be able to read.
-        witness: a file that no worker needs: it shows whether the grader's files are hidden.
+        witness: a file that no worker needs, to test whether the grader's files are hidden.
     """
 
     layers: tuple[str, ...]
@@ -60,7 +60,7 @@ class Answer:
 
 
 def try_layers(task: Task) -> Answer:
-    """Try the task's layers together; give up the one that fails, and try the rest again."""
+    """Try the task's layers together; drop the one that fails, and try the rest again."""
     layers = list(task.layers)
     skipped: dict[str, str] = {}
     while layers:

@@ -1,4 +1,4 @@
-"""Process trees: who descends from whom, and how to end all of them."""
+"""Process trees: find the descendants of a process, and end all of them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _CHILDREN = "/proc/{}/task/{}/children"
 
 
 def protect_memory() -> None:
-    """Close this process's memory, environment and descriptors to others of the same user."""
+    """Hide this process's memory, environment and descriptors from others of the same user."""
     if sys.platform.startswith("linux"):
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
 
 
 def become_subreaper() -> None:
-    """Adopt what descends from this process when its own parent ends, so that nothing escapes."""
+    """Adopt descendants of this process whose parent ends, so that none escapes."""
     if sys.platform.startswith("linux"):
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the children of a process, those that ended but are not yet buried included."""
+    """Return the children of a process, including those that ended but were not yet waited for."""
     if not os.path.exists(_CHILDREN.format(os.getpid(), os.getpid())):
         return _children_by_psutil(pid)
     found: list[int] = []
@@ -53,8 +53,8 @@ def _children_by_psutil(pid: int) -> list[int]:
 def kill_tree(pid: int) -> None:
     """End a process and everything below it, whatever session it moved to.
 
-    All of them are stopped first: what is stopped can neither fork nor lose a child to another
-    parent. To be called before the process is buried.
+    All of them are stopped first: a stopped process can neither fork nor lose a child to another
+    parent. Call it before you wait for the process.
     """
     deadline = time.monotonic() + _PATIENCE_S
     below = _freeze(pid, deadline)
@@ -103,7 +103,7 @@ def _living_below(pid: int) -> list[int]:
 
 
 def _state(pid: int) -> str:
-    """Return the letter of a process's state: T stopped, Z ended but not buried, "" gone."""
+    """Return the letter of a process's state: T stopped, Z ended but not waited for, "" gone."""
     if not sys.platform.startswith("linux"):
         return _state_by_psutil(pid)
     try:

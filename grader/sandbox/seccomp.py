@@ -1,7 +1,7 @@
 """The system call filter: a BPF program given to the kernel directly.
 
-Written out instead of asked of libseccomp: no library to find, none to load in every worker, and
-the same filter wherever the two architectures below run. A refused call returns EPERM, so honest
+It is written out instead of built by libseccomp: there is no library to find or to load in every
+worker, and both architectures below get the same filter. A refused call returns EPERM, so honest
 code sees an ordinary PermissionError.
 
 Source: docs.kernel.org/userspace-api/seccomp_filter.html.
@@ -25,7 +25,7 @@ _REFUSE = 0x00050000 | errno.EPERM
 _ABSENT = 0x00050000 | errno.ENOSYS
 
 _AUDIT_NAMES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_X32_FIRST = 0x40000000  # a second door to the same calls on x86_64
+_X32_FIRST = 0x40000000  # a second set of numbers for the same calls on x86_64
 
 _CLONE_THREAD = 0x00010000
 _CLONE_NAMESPACES = 0x7E020000
@@ -56,7 +56,7 @@ REFUSED: dict[str, tuple[int, int | None]] = {
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
     "removexattrat": (466, 466), "file_setattr": (469, 469),
-    # doors into the kernel that no lesson needs
+    # ways into the kernel that no student's code needs
     "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282),
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
     "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),

@@ -1,1 +1,1 @@
-"""What runs beside a student's code: the zygote and the worker, both without secrets."""
+"""The processes that run a student's code: the zygote and the worker, both without secrets."""

@@ -1,7 +1,7 @@
-"""A stand-in for torch's compiler, which no lab model uses and every optimiser's step imports.
+"""A placeholder for torch's compiler, which every optimiser imports and no lab model uses.
 
-`torch._dynamo` is some 800 modules. Before its first step an optimiser imports them all, only to
-mark places that a compiler must leave alone. Where nothing is compiled those marks mean nothing.
+`torch._dynamo` has some 800 modules. Before its first step an optimiser imports them all, only to
+mark places that a compiler must not touch. Those marks have no effect unless something is compiled.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ NAME = "torch._dynamo"
 
 
 class Compiler(types.ModuleType):
-    """`torch._dynamo` for whoever only marks places; the real one as soon as more is wanted.
+    """`torch._dynamo` for code that only marks places; loads the real one as soon as more is used.
 
-    It is a finder besides: whoever imports a module of the package imports the package first.
+    It is also an import finder: an import of a module of the package loads the real package first.
     """
 
     def __init__(self, spec: ModuleSpec) -> None:
@@ -35,14 +35,14 @@ class Compiler(types.ModuleType):
         """Mark a place where compiled code would stop."""
 
     def disable(self, *args: Any, **named: Any) -> Any:
-        """Return a function of torch's own as it is; leave every other wish to the real one."""
+        """Return a function of torch unchanged; pass every other call to the real module."""
         if named.get("wrapping", True):
             return self.real().disable(*args, **named)
         self.marked.append(args[0])
         return args[0]
 
     def real(self) -> Any:
-        """Import the real module, which takes the place of this one."""
+        """Import the real module, which replaces this one."""
         if sys.modules.get(NAME) is self:
             del sys.modules[NAME], torch._dynamo
             for function in self.marked:  # they will ask the real one
@@ -53,33 +53,33 @@ class Compiler(types.ModuleType):
         return found
 
     def __getattr__(self, name: str) -> Any:
-        """Ask the real module."""
-        # Whoever walks through all loaded modules asks for such names; only a star wants this one.
+        """Return an attribute of the real module."""
+        # Code that inspects all loaded modules reads such names; only `import *` needs `__all__`.
         if name.startswith("__") and name != "__all__":
             raise AttributeError(name)
         return getattr(self.real(), name)
 
     def __dir__(self) -> list[str]:
-        """Return what the real module holds."""
+        """Return the names in the real module."""
         return dir(self.real())
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Import the package before a module of it; return that module if it came along."""
+        """Import the real package before a module of it; return the module if that loaded it."""
         if sys.modules.get(NAME) is not self or not name.startswith(f"{NAME}."):
             return None
         self.real()
         found = sys.modules.get(name)
         if found is None:
             return None
-        # importlib goes by the spec that stands in what came along with the package.
+        # importlib uses the spec of the module that the package has loaded.
         spec = vars(found)["__spec__"] = ModuleSpec(name, AsItIs(found))
         return spec
 
 
 class AsItIs(Loader):
-    """A loader of a module that is loaded."""
+    """A loader that returns a module which is loaded already."""
 
     def __init__(self, module: types.ModuleType) -> None:
         self.module, self.spec = module, module.__spec__
@@ -89,12 +89,12 @@ class AsItIs(Loader):
         return self.module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Give it back its own spec."""
+        """Restore its own spec."""
         vars(module)["__spec__"] = self.spec
 
 
 def leave_compiler() -> None:
-    """Let the compiler be imported when it is used, and not before."""
+    """Import the compiler only when it is used."""
     spec = PathFinder.find_spec(NAME, torch.__path__)
     if spec is None or NAME in sys.modules:
         return

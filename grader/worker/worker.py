@@ -52,15 +52,15 @@ def serve(connection: socket.socket, plan: sandbox.Plan, tree: str) -> None:
 
 
 def say_whereabouts() -> None:
-    """Let this process say where its code is when it crashes, and when the referee signals it."""
-    # Of its own thread alone: it cannot stop others, and must not read calls that go on.
+    """Let this process print its active calls when it crashes or gets a signal of the referee."""
+    # Only its own thread: others cannot be stopped, and their calls change while they are read.
     faulthandler.enable(LOG, all_threads=False)
     if sys.platform != "win32":
         faulthandler.register(signal.SIGUSR1, LOG, all_threads=False)
 
 
 def _answer(session: toolkit.Session, question: dict[str, Any], tree: str) -> dict[str, Any]:
-    """Answer one question; whatever the student's code raises becomes part of the answer."""
+    """Answer one question; what the student's code raises becomes the answer."""
     try:
         return {"value": toolkit.run(session, question["probe"], question["arguments"])}
     except frames.Closed:
@@ -85,7 +85,7 @@ def describe(error: BaseException, tree: str) -> dict[str, Any]:
         "kind": kind,
         "task": task,
         "type": type(error).__name__[:100],
-        # Where the tree is mounted is nobody's business, and differs from run to run.
+        # The place of the tree is left out: it differs from run to run.
         "message": _text(error).replace(os.path.realpath(tree) + os.sep, ""),
         "frames": _student_frames(error, tree),
         "detail": getattr(error, "detail", None) if isinstance(error, toolkit.Refused) else None,

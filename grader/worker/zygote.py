@@ -1,9 +1,9 @@
-"""The zygote: trusted code that preloads torch and forks one worker per request; holds no secrets.
+"""The zygote: trusted code that loads torch and forks one worker per request; holds no secrets.
 
-Started as `python -I -B zygote.py FD`. On its control socket it takes JSON lines, a fork request
-with the worker's connection and log as descriptors, and answers with JSON lines. Where a fork is
-not safe it is started as `zygote.py FD one` and becomes the one worker itself; FD is then
-the worker's connection, and its first frame says which plan and tree.
+Started as `python -I -B zygote.py FD`, it reads and writes JSON lines on its control socket FD. A
+request to fork brings two descriptors, the worker's connection and its log. Where a fork is not
+safe, it is started as `zygote.py FD one` and becomes the worker itself: FD is then the worker's
+connection, and the first frame names the plan and the tree.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# It is started by its path: nothing of the grader can be imported yet.
+# It is started by its path, so nothing of the grader can be imported yet.
 ROOT = str(Path(__file__).resolve().parents[2])
 
 
 def preload() -> None:
-    """Import torch and the worker's own code, on one thread, then forget where they came from."""
+    """Import torch and the worker's code, on one thread, then remove them from the search path."""
     sys.path.insert(0, ROOT)
-    # What an import makes stays: to look for garbage meanwhile takes a tenth of its time.
+    # Imports leave no garbage, and looking for it takes a tenth of their time.
     gc.disable()
     import torch
 
@@ -40,16 +40,16 @@ def preload() -> None:
     run_once(torch)
 
     sys.path.remove(ROOT)
-    # No worker needs to search it later, or to copy it.
+    # Workers then neither search these objects for garbage nor copy their memory.
     gc.freeze()
     gc.enable()
 
 
 def run_once(torch: Any) -> None:
-    """Let torch look up what it looks up at a first pass and a first step: no worker has to.
+    """Run a small pass, so that torch initialises here once and not in every worker.
 
-    No gradients: beside a GPU the first backward pass starts threads, and a process that has
-    threads cannot fork.
+    Without gradients: with a GPU the first backward pass starts threads, and a process with threads
+    cannot fork safely.
     """
     with torch.no_grad(), torch.autograd.profiler.record_function("first"):
         weight = torch.ones(3, 3)
@@ -76,7 +76,7 @@ def become_worker(request: dict[str, Any], descriptors: list[int], keep: int) ->
             sandbox.Plan.from_json(request["plan"]),
             request["tree"],
         )
-    except BaseException as error:  # the referee reads EOF; the log tells a person why
+    except BaseException as error:  # the referee reads EOF; the log says why
         code = 70
         print(f"worker: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     finally:
@@ -133,7 +133,7 @@ class Zygote:
         self.tell({"forked": request["id"], "pid": pid})
 
     def reap(self) -> None:
-        """Report each child that ended, and bury the orphans this process adopted."""
+        """Report each worker that ended, and wait for the orphans that this process adopted."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -146,7 +146,7 @@ class Zygote:
                 self.tell({"ended": self.running.pop(pid), "code": code})
 
     def sweep(self) -> None:
-        """Kill every adopted process that is not a worker, as often as new ones appear."""
+        """Kill every adopted process that is not a worker, until no new ones appear."""
         from grader import sandbox
 
         for _ in range(100):
@@ -173,14 +173,14 @@ def become_only_worker(connection: socket.socket) -> None:
 
 
 def take_over(place: str) -> socket.socket:
-    """Return the socket that was handed down: by descriptor, or described on standard input."""
+    """Return the inherited socket: from its descriptor, or its description on standard input."""
     if sys.platform == "win32":
         return socket.fromshare(base64.b64decode(sys.stdin.readline()))
     return socket.socket(fileno=int(place))
 
 
 def main() -> None:
-    """Preload, say so, and serve."""
+    """Load torch, report that, and serve."""
     control = take_over(sys.argv[1])
     preload()
     if "one" in sys.argv[2:]:
@@ -192,7 +192,7 @@ def main() -> None:
     zygote = Zygote(control)
     zygote.tell({"ready": os.getpid()})
     zygote.loop()
-    # Taking torch down piece by piece would keep the referee waiting.
+    # A regular exit would take torch apart piece by piece while the referee waits.
     os._exit(0)
 
 

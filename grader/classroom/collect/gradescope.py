@@ -45,7 +45,7 @@ def _load(data: bytes) -> dict[str, Any]:
     if len(data) > MOST_BYTES:
         raise CollectError(f"{METADATA} is larger than {MOST_BYTES >> 20} MiB")
     try:
-        table = yaml.load(data.decode("utf-8-sig"), Loader=_LOADER)  # noqa: S506
+        table = yaml.load(data.decode("utf-8-sig"), Loader=_LOADER)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         words = str(error).split("\n")[0]
         raise CollectError(f"{METADATA} is no YAML that can be read: {words}") from None
