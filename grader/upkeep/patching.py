@@ -55,7 +55,7 @@ def base_files(base: str) -> Mapping[str, bytes]:
         base: "solution", or "starter" for what a student begins with.
     """
     if base == "starter":
-        return release.starter_files(SOLUTION)
+        return release.starter_files(SOLUTION, release.asked_tasks())
     files = sorted((SOLUTION / release.PACKAGE).rglob("*.py"))
     return {path.relative_to(SOLUTION).as_posix(): path.read_bytes() for path in files}
 
