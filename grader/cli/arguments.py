@@ -103,7 +103,8 @@ def parser() -> argparse.ArgumentParser:
         "--least", type=float, default=0.3, metavar="SHARE", help="least weighted share (0.3)"
     )
     alike.add_argument("--quiet", action="store_true", help="no progress bar")
-    _instructors(commands, "lint", "name what disagrees: lab.toml, checks, solution, pages, corpus")
+    lint = _instructors(commands, "lint", "name what disagrees with lab.toml")
+    lint.add_argument("--fix", action="store_true", help="rewrite the tables of README.md")
     handout = _instructors(commands, "release", "build what students get")
     handout.add_argument("--out", type=Path, default=Path("dist"), help="folder (dist)")
     books = commands.add_parser("notebooks", help="run the notebooks with a tree, as pages to read")

@@ -152,6 +152,8 @@ def check_files(job: Job) -> list[str]:
     gates = [*job.settings.points.gates, *job.settings.scale.gates]
 
     def wanted(one: marks.Marked) -> bool:
+        if not one.kind:  # the run says what is missing
+            return True
         if one.kind == "part":
             return job.wants(Place(one.name, None, None))
         number = gates.index(one.name) + 1 if one.name in gates else None

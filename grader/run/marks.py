@@ -21,7 +21,7 @@ class Marked:
     Attributes:
         file: where it stands.
         check: its function.
-        kind: "part" or "gate".
+        kind: "part" or "gate"; nothing where the marker is missing.
         name: the id of its stub, or the name of its gate.
         slow: whether it trains a model.
         sentence: the first line of its docstring.
@@ -60,11 +60,10 @@ def _of(path: Path) -> Iterator[Marked]:
     for node in tree.body:
         if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
             continue
-        marks = dict(_mark(decorator) for decorator in node.decorator_list)
-        for kind in KINDS:
-            if kind in marks:
-                yield Marked(path, node.name, kind, marks[kind], "slow" in marks,
-                             _first_line(node), _first_line(tree))  # fmt: skip
+        found = dict(_mark(decorator) for decorator in node.decorator_list)
+        kind = next((kind for kind in KINDS if kind in found), "")
+        yield Marked(path, node.name, kind, found.get(kind, ""), "slow" in found,
+                     _first_line(node), _first_line(tree))  # fmt: skip
 
 
 def _mark(decorator: ast.expr) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from grader.base import settings
 from grader.base.places import ROOT
 from grader.cli import notebooks
 from grader.run.engine import Referee, Request, default_seed
-from grader.upkeep import bundles
+from grader.upkeep import bundles, facts
 from grader.upkeep.release import Files, ReleaseError, asked_tasks, starter_files, tree_files
 
 NAME = "transformer-lab"
@@ -58,6 +58,8 @@ def handout_files(root: Path = ROOT) -> Files:
     grader = tree_files(root / "grader")
     files = {name: (root / name).read_bytes() for name in AS_THEY_ARE}
     files |= tree_files(root / "handout")
+    page = files["README.md"].decode()
+    files["README.md"] = facts.corrected(page, settings.load(root / "lab.toml", {})).encode()
     files |= {f"starter/{name}": content for name, content in starter.items()}
     files |= {f"grader/original/{name}": content for name, content in starter.items()}
     files |= {f"grader/{name}": grader[name] for name in students_modules(grader)}

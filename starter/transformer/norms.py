@@ -55,5 +55,6 @@ def make_norm(config: ModelConfig, width: int | None = None) -> LayerNorm | RMSN
         width: Size of the last axis; None means D.
     """
     width = config.d_model if width is None else width
-    kind = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}[config.norm]
+    kinds: dict[str, type[LayerNorm] | type[RMSNorm]] = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
+    kind = kinds[config.norm]
     return kind(width) if config.norm_eps is None else kind(width, config.norm_eps)
