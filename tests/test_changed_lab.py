@@ -31,13 +31,13 @@ import numpy as np
 import pytest
 
 from grader.asking.compare import fail
-from grader.asking.submission import Submission, call
+from grader.asking.submission import Submission
 
 
 @pytest.mark.{mark}
 def test_{name}(submission: Submission) -> dict[str, Any]:
     """{sentence}"""
-    value = submission.ask(call("{target}", {arguments}))["value"]
+    value = submission.call("{target}", {arguments})
     if not np.array_equal(value, {right}):
         fail("wrong", "{part}", "the answer is another one.", "Look again.")
     return {{"calls": 1}}
@@ -202,8 +202,8 @@ def test_check_is_added_in_one_file(lab: Copy) -> None:
 
 def test_other_task_to_learn_is_a_function_and_a_name(lab: Copy) -> None:
     tasks = "grader/base/sequence_tasks.py"
-    lab.edit(tasks, "TASKS: dict", "def sort(row: Row) -> list[int]:\n"
-             '    """Return the row in order."""\n    return sorted(row)\n\n\nTASKS: dict')  # fmt: skip
+    sort = "def sort(row: Row) -> list[int]:\n    return sorted(row)\n\n\n"
+    lab.edit(tasks, "TASKS: dict", f"{sort}TASKS: dict")
     lab.edit(tasks, "in (copy, reverse)", "in (copy, reverse, sort)")
     lab.edit("lab.toml", 'task = "reverse"', 'task = "sort"')
     assert lab.lint()[0] == 0

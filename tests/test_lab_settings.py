@@ -11,6 +11,7 @@ import pytest
 from grader.base import settings
 from transformer import config
 
+LAB = settings.load()
 TEXT = settings.LAB_FILE.read_text(encoding="utf-8")
 
 
@@ -92,7 +93,7 @@ def test_salt_comes_from_the_environment_first() -> None:
          "lab.toml.recipe.betas: expected a list of length 2, got [0.8]"),
         ("betas = [0.8, 0.99]", "betas = [0.8, 1.5]",
          "lab.toml.recipe.betas[1]: expected a number <= 1.0, got 1.5"),
-        ("exact_match = 0.95", 'exact_match = "most"',
+        (f"\nexact_match = {LAB.accuracy.exact_match}", '\nexact_match = "most"',
          'lab.toml.accuracy.exact_match: expected a number, got \'most\''),
         ("num_layers = [1, 2]", "num_layers = []",
          "lab.toml.invariance.num_layers: expected a list of length >= 1, got []"),
