@@ -29,7 +29,7 @@ watch: setup ## check again whenever a file is saved (TASK=2 looks at one, TREE=
 grade: setup ## grade a tree, folder, .zip or .tar.gz into reports/<name>/ (TREE=starter)
 	@$(VENV) -m grader grade '$(TREE)'
 
-scale: setup ## grade, then train the larger size if all four gates passed
+scale: setup ## grade, then train the larger size if every gate passed
 	@$(VENV) -m grader grade '$(TREE)' --scale
 
 notebooks: setup ## run the notebooks with a tree; pages to read go to reports/notebooks/

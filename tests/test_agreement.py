@@ -21,10 +21,11 @@ from grader.base.result import Diagnosis, Outcome, Status
 from grader.classroom.rows import verdict
 from grader.cli import check
 from grader.report import checklist, html_report, platforms, terminal
-from grader.run.results import SCALE, Report, Request
+from grader.run.results import Report, Request
 
 LAB = settings.load()
 POINTS = LAB.points
+SCALE = LAB.scale.gates
 REQUIRED = [stub.id for stub in POINTS.stubs]
 STRETCH = [stub.id for stub in POINTS.stretch]
 PASSED = dict.fromkeys([*REQUIRED, *POINTS.gates], Status.PASSED)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.asking.expectations import SHARP_PEAK, ExpectationMissing, Expectations, sharpen
+from grader.asking.expectations import ExpectationMissing, Expectations, sharpen
 from grader.model.draws import Draws
 from grader.model.parameters import ProbeConfig, parameter_shapes
 from grader.oracle.models import seq2seq
@@ -107,10 +107,10 @@ def test_inputs_of_another_kind_are_refused():
 
 def test_sharpen_brings_the_largest_score_to_the_peak():
     expected = Expectations().for_check("gate_1")
-    sharp = Scope(CONFIG, sharpen(expected, "seq2seq", CONFIG, WEIGHTS, **IDS))
+    sharp = Scope(CONFIG, sharpen(expected, "seq2seq", CONFIG, WEIGHTS, 80.0, **IDS))
     seq2seq(sharp, **IDS)
     peaks = [np.abs(scores).max() for scores in sharp.trace.scores.values()]
-    assert peaks == pytest.approx([SHARP_PEAK] * 3, rel=0.01)
+    assert peaks == pytest.approx([80.0] * 3, rel=0.01)
 
 
 def test_replaying_never_imports_the_oracle(tmp_path):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grader.asking.compare import TOLERANCE
 from grader.asking.expectations import Expectations
 from grader.asking.submission import Question
 from grader.base.result import CheckFailed, Diagnosis, Outcome, Status
+from grader.base.settings import shipped
 from grader.base.student_error import StudentError
 from grader.model.draws import Draws
 from grader.model.parameters import ProbeConfig, parameter_shapes
@@ -16,7 +16,6 @@ from grader.parts import causes, forwarded_arguments
 from grader.parts.blocks import silenced
 from grader.parts.causes import suspect
 from grader.parts.judging import (
-    TOLERANCE_FLOAT32,
     Call,
     Case,
     Trial,
@@ -69,7 +68,7 @@ def judged(*values):
 
 
 def test_right_answer_passes_with_its_evidence():
-    assert judged(RIGHT[""]) == {"largest_difference": 0.0, "tolerance": TOLERANCE}
+    assert judged(RIGHT[""]) == {"largest_difference": 0.0, "tolerance": PARTS.tolerance}
 
 
 @pytest.mark.parametrize("slip", [s for s in causes.ENCODER_BLOCK if "bias" not in s])
@@ -139,7 +138,7 @@ def test_silenced_trial_keeps_its_input():
 def test_tree_that_mixes_precisions_is_asked_in_float32():
     submission = Answering([StudentError(PRECISION)], [{"value": 1.0}])
     question = Question("call", {"args": [X, {"mask": VALID}], "dtype": "float64"})
-    assert ask(submission, question) == ([{"value": 1.0}], TOLERANCE_FLOAT32)
+    assert ask(submission, question) == ([{"value": 1.0}], PARTS.tolerance_float32)
     (again,) = submission.asked[1]
     assert again.arguments["dtype"] == "float32"
     assert again.arguments["args"][0].dtype == np.float32
@@ -182,7 +181,7 @@ def test_calls_are_judged_in_order_and_suspects_run_on_a_failure_only():
              Call("second", question, np.ones(3), suspects())]  # fmt: skip
     good, bad = ({"value": value, "inputs_changed": []} for value in (np.ones(3), np.zeros(3)))
     found = try_calls(Answering([good, good]), "masks", "Look.", *calls)
-    assert found == {"largest_difference": 0.0, "tolerance": TOLERANCE, "calls": 2}
+    assert found == {"largest_difference": 0.0, "tolerance": PARTS.tolerance, "calls": 2}
     assert asked == []
     with pytest.raises(CheckFailed, match="second: the causal mask ignores the offsets") as failure:
         try_calls(Answering([good, bad]), "masks", "Look.", *calls)
@@ -335,6 +334,7 @@ def test_error_about_a_plain_tuple_follows_from_the_task_that_returned_it():
 # From errors to outcomes ------------------------------------------------------------------------
 
 FRAME = {"file": "transformer/attention.py", "line": 7, "function": "f", "text": "breakpoint()"}
+PARTS = shipped().parts
 GATE = Place(None, 1, "future_independence")
 
 

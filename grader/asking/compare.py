@@ -9,11 +9,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from grader.base.result import CheckFailed, Diagnosis
+from grader.base.settings import shipped
 
 # How torch says that a tree cannot run in float64.
 DTYPE_WORDS = ("dtype", "Double", "double", "Float", "scalar type")
-# Absolute and relative alike: a softmax taken in float32 must fit, a different formula must not.
-TOLERANCE = 1e-5
+# How near an answer must come; a run of the checks puts those of its own settings here.
+tolerances = shipped().parts
 # Set while expected values are recorded: suspects of a check that passes are then computed too.
 every_suspect = False
 
@@ -35,9 +36,9 @@ def fail(
     raise CheckFailed(Diagnosis(code, part, cause, advice), evidence)
 
 
-def agrees(got: np.ndarray, want: Any, tolerance: float = TOLERANCE) -> bool:
+def agrees(got: np.ndarray, want: Any, tolerance: float | None = None) -> bool:
     """Tell whether two arrays agree within the part checks' tolerance."""
-    want = np.asarray(want)
+    want, tolerance = np.asarray(want), tolerance or tolerances.tolerance
     if got.shape != want.shape:
         return False
     if want.dtype.kind in "bi":
@@ -53,7 +54,7 @@ def judge(
     part: str,
     advice: str,
     suspects: Iterable[Suspect],
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
 ) -> dict[str, Any]:
     """Return the evidence of agreement, or fail with the first suspect that explains `got`.
 
@@ -64,7 +65,7 @@ def judge(
         part: the task file without `.py`.
         advice: what to look at when no suspect explains the difference.
         suspects: tried in order, the likeliest first; a generator is run on a failure only.
-        tolerance: absolute and relative; floating values only.
+        tolerance: absolute and relative; floating values only. None = that of float64.
     """
     want = np.asarray(want)
     if every_suspect:
@@ -92,9 +93,10 @@ def largest_difference(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def first_difference(
-    got: np.ndarray, want: np.ndarray, tolerance: float = TOLERANCE
+    got: np.ndarray, want: np.ndarray, tolerance: float | None = None
 ) -> dict[str, Any]:
     """Return where the arrays first disagree, both values there, and how many places do."""
+    tolerance = tolerance or tolerances.tolerance
     if want.dtype.kind in "bi":
         wrong = got != want
     else:

@@ -22,7 +22,6 @@ from grader.model.draws import Array, Weights, sharpened
 from grader.model.parameters import ProbeConfig
 
 Expected = dict[str, NDArray[Any]]
-SHARP_PEAK = 80.0
 # Only a student's copy has this file, and no oracle.
 
 
@@ -105,18 +104,20 @@ def public_seed(path: Path = RECORDED) -> int | None:
 
 
 def sharpen(
-    ask: Ask, kind: str, config: ProbeConfig, weights: Mapping[str, Array], **inputs: Any
-) -> Weights:
-    """Scale queries and keys until the largest |score| of every attention is SHARP_PEAK.
+    ask: Ask, kind: str, config: ProbeConfig, weights: Mapping[str, Array], peak: float,
+    **inputs: Any,
+) -> Weights:  # fmt: skip
+    """Scale queries and keys until the largest |score| of every attention is `peak`.
 
     Args:
         ask: The check's `expected`.
         kind: Module or model the weights belong to, such as "seq2seq".
         config: Its configuration.
         weights: Its weights.
+        peak: The score wanted.
         inputs: What it is run on; on other inputs the largest score is another one.
     """
-    factors = ask(f"{kind}_sharpening", config=config, weights=weights, peak=SHARP_PEAK, **inputs)
+    factors = ask(f"{kind}_sharpening", config=config, weights=weights, peak=peak, **inputs)
     return sharpened(weights, {name: float(factor) for name, factor in factors.items()})
 
 

@@ -12,13 +12,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from grader.base.places import LAB_FILE
+from grader.base.sequence_tasks import TASKS
 
 FINITE = sys.float_info.max
 
@@ -56,7 +58,7 @@ class Model:
 class Data:
     """What the lab's model learns, on sequences of `min_length` to `max_length` ids."""
 
-    task: Annotated[str, Meta(pattern=r"^(reverse|copy)$")]
+    task: Text
     min_length: Count
     max_length: Count
 
@@ -77,10 +79,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Parts:
-    """How near a part must come to the oracle, in float64."""
+    """How near a part must come to the oracle, absolutely and relatively alike."""
 
-    absolute_tolerance: Positive
-    relative_tolerance: Positive
+    tolerance: Positive
+    tolerance_float32: Positive
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,9 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Scale:
-    """The larger size, and the free-running exact match wanted there on every task."""
+    """The larger size, the exact match wanted there on every task, and the gates that train it."""
 
+    gates: tuple[GateName, ...]
     d_model: Count
     num_layers: Count
     d_ff: Count
@@ -169,10 +172,10 @@ class Staging:
 class Stub:
     """One piece of required work: task id, place, the first gate that judges it, points."""
 
-    id: Annotated[str, Meta(pattern=r"^[1-6]\.[1-9]$")]
+    id: Annotated[str, Meta(pattern=r"^[1-9]\d*\.[1-9]\d*$")]
     file: FileName
     functions: Annotated[tuple[Function, ...], Meta(min_length=1)]
-    gate: Annotated[int, Meta(ge=1, le=4)]
+    gate: Count
     points: Fraction
 
     @property
@@ -185,7 +188,7 @@ class Stub:
 class StretchStub:
     """One piece of optional work, scored apart."""
 
-    id: Annotated[str, Meta(pattern=r"^S[1-9]$")]
+    id: Annotated[str, Meta(pattern=r"^S[1-9]\d*$")]
     file: FileName
     functions: Annotated[tuple[Function, ...], Meta(min_length=1)]
     points: Fraction
@@ -193,13 +196,26 @@ class StretchStub:
 
 @dataclass(frozen=True)
 class PointsTable:
-    """Who earns what; required stubs and gates add up to `maximum`."""
+    """Who earns what; required stubs and gates add up to `maximum`.
+
+    The order of the file is the order of the tasks and of the gates.
+    """
 
     maximum: Fraction
     gate: Fraction
     gates: tuple[GateName, ...]
     stubs: tuple[Stub, ...]
     stretch: tuple[StretchStub, ...]
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """The file of every required task: "attention.py" of "2"."""
+        return {stub.task: stub.file for stub in self.stubs}
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """The id of every stub, those of stretch tasks last."""
+        return (*(stub.id for stub in self.stubs), *(stub.id for stub in self.stretch))
 
 
 @dataclass(frozen=True)
@@ -221,7 +237,7 @@ class Settings:
     points: PointsTable
 
 
-def enlarged(lab: Settings, task: Literal["reverse", "copy"]) -> Settings:
+def enlarged(lab: Settings, task: str) -> Settings:
     """Return the settings of the larger size, on one task."""
     larger = lab.scale
     sizes = {name: getattr(larger, name) for name in ("d_model", "num_layers", "d_ff")}
@@ -233,6 +249,17 @@ def enlarged(lab: Settings, task: Literal["reverse", "copy"]) -> Settings:
         # So many rows are wanted there that a look has to see no mistake.
         accuracy=replace(lab.accuracy, exact_match=larger.exact_match, look_exact_match=1.0),
     )
+
+
+@cache
+def shipped() -> Settings:
+    """Return the settings of the lab.toml beside this grader, for who is handed no settings."""
+    return load()
+
+
+def task_files() -> dict[str, str]:
+    """Return the task of every file that holds required work, by its name without `.py`."""
+    return {file.removesuffix(".py"): task for task, file in shipped().points.files.items()}
 
 
 def load(path: Path = LAB_FILE, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -297,7 +324,7 @@ def _refuse_unknown(came: Any, read: Any, key: str) -> None:
 def _refuse_contradiction(lab: Settings, file: str) -> None:
     """Refuse what no single value shows."""
     data, model, points, accuracy = lab.data, lab.model, lab.points, lab.accuracy
-    ids = [stub.id for stub in points.stubs] + [stub.id for stub in points.stretch]
+    gates, ids = [*points.gates, *lab.scale.gates], points.ids
     twice = sorted({name for name in ids if ids.count(name) > 1})
     total = sum((stub.points for stub in points.stubs), points.gate * len(points.gates))
     rules: list[tuple[bool, str, str, object]] = [
@@ -311,8 +338,11 @@ def _refuse_contradiction(lab: Settings, file: str) -> None:
          accuracy.look_exact_match),
         (model.d_model % model.num_heads == 0,
          "model.d_model", f"a multiple of num_heads = {model.num_heads}", model.d_model),
-        (len(points.gates) == len(set(points.gates)) == 4,
-         "points.gates", "four different names", list(points.gates)),
+        (data.task in TASKS, "data.task", f"one of {', '.join(TASKS)}", repr(data.task)),
+        (len(points.gates) == len(set(points.gates)) > 0,
+         "points.gates", "different names, at least one", list(points.gates)),
+        (len(gates) == len(set(gates)),
+         "scale.gates", "names that no other gate has", list(lab.scale.gates)),
         (not twice, "points", "every id once", "".join(map(repr, twice[:1]))),
         (total == points.maximum,
          "points.maximum", f"the sum of stubs and gates, {total}", points.maximum),
@@ -322,6 +352,8 @@ def _refuse_contradiction(lab: Settings, file: str) -> None:
         own = files.setdefault(stub.task, stub.file)
         words = f"{own}, the file of task {stub.task}"
         rules.append((own == stub.file, f"points.stubs {stub.id}", words, repr(stub.file)))
+        words = f"the number of a gate, at most {len(points.gates)}"
+        rules.append((stub.gate <= len(points.gates), f"points.stubs {stub.id}", words, stub.gate))
     for holds, key, expected, got in rules:
         if not holds:
             raise SettingsError(f"{file}.{key}: expected {expected}, got {got}")

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+from grader.base.settings import shipped
+
 Json = dict[str, Any]
-TASK_FILES = {
-    "masks": "1",
-    "attention": "2",
-    "residual": "3",
-    "encoder": "4",
-    "decoder": "5",
-    "training": "6",
-}
-STUDENTS_FILES = {*TASK_FILES, "kv_cache", "rotary", "convert"}  # the last three hold stretch tasks
 
 
 class StudentError(Exception):
@@ -39,7 +33,7 @@ class StudentError(Exception):
         """Return the student's file that raised it, without `.py`, or None."""
         frame = self._frame()
         name = task_file(frame["file"]) if frame else ""
-        return name if name in STUDENTS_FILES else None
+        return name if name in students_files() else None
 
     @property
     def while_importing(self) -> bool:
@@ -51,7 +45,7 @@ class StudentError(Exception):
 
     def _frame(self) -> Json | None:
         """Return the innermost frame in a file of the student's, or else the innermost one."""
-        own = [f for f in self.frames if task_file(f["file"]) in STUDENTS_FILES]
+        own = [f for f in self.frames if task_file(f["file"]) in students_files()]
         found = own or self.frames
         return found[-1] if found else None
 
@@ -75,6 +69,14 @@ class StudentError(Exception):
         function = frame["function"]
         inside = f", in {function}" if function and function != "<module>" else ""
         return f"{frame['file']}, line {frame['line']}{inside}"
+
+
+@cache
+def students_files() -> frozenset[str]:
+    """Return the files that hold a task, stretch tasks included, without `.py`."""
+    points = shipped().points
+    files = {*points.files.values(), *(stub.file for stub in points.stretch)}
+    return frozenset(file.removesuffix(".py") for file in files)
 
 
 def task_file(path: str) -> str:

@@ -6,6 +6,7 @@ import re
 
 from grader.base.result import clean_text
 
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\-_])")
 
 
@@ -13,6 +14,19 @@ def plain(text: str) -> str:
     """Return `text` without colours and control characters; every line ends with a newline."""
     text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
     return clean_text(text)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun, as in "four gates"."""
+    word = _NUMBERS[number] if number < len(_NUMBERS) else str(number)
+    return f"{word} {noun}" if number == 1 else f"{word} {noun}s"
+
+
+def all_of(number: int, noun: str) -> str:
+    """Return words for all of so many: "all four gates", "both gates", "the gate"."""
+    if number == 1:
+        return f"the {noun}"
+    return f"both {noun}s" if number == 2 else f"all {counted(number, noun)}"
 
 
 def one_line(text: str) -> str:

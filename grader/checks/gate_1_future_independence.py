@@ -18,7 +18,7 @@ from grader.model.draws import Draws
 Asked = list[tuple[Batch, Changes]]
 
 
-@pytest.mark.gate(1, "future_independence")
+@pytest.mark.gate("future_independence")
 def test_logits_do_not_depend_on_future_tokens(
     benches: Benches, rng: Draws, findings: Findings
 ) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def explicit_masks(
     return (Form("ids under an explicit mask", replaced),), tuple(controls)
 
 
-@pytest.mark.gate(2, "padding_invariance")
+@pytest.mark.gate("padding_invariance")
 def test_padding_changes_no_real_logit(
     benches: Benches, rng: Draws, findings: Findings
 ) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from grader.model.parameters import ProbeConfig
 KINDS = ("encoder self-attention", "decoder self-attention", "cross-attention")
 
 
-@pytest.mark.gate(4, "greedy_accuracy")
+@pytest.mark.gate("greedy_accuracy")
+@pytest.mark.slow
 def test_greedy_decoding_answers_held_out_rows(
     submission: Submission, rng: Draws, lab: Settings, findings: Findings
 ) -> dict[str, Any]:

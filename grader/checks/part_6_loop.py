@@ -27,7 +27,7 @@ TINY, HUGE = 1e-3, 1e6
 LONG_RUN = 52
 
 
-@pytest.mark.part("6.3")
+@pytest.mark.part("6.3", worker="training")
 def test_make_optimizer_holds_every_parameter_once(
     submission: Submission, lab: Settings
 ) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def three_runs(rng: Draws, lab: Settings) -> tuple[Question, ...]:
     )
 
 
-@pytest.mark.part("6.4")
+@pytest.mark.part("6.4", worker="training")
 def test_train_takes_one_right_step_per_batch(
     submission: Submission, rng: Draws, lab: Settings
 ) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def short_runs(rng: Draws, lab: Settings) -> tuple[Question, ...]:
     return tuple(watch(lab, "seq2seq", batches, HUGE, supply) for supply in SUPPLIES)
 
 
-@pytest.mark.part("6.4")
+@pytest.mark.part("6.4", worker="training")
 def test_train_stops_when_the_batches_do(
     submission: Submission, rng: Draws, lab: Settings
 ) -> dict[str, Any]:

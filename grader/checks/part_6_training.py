@@ -37,7 +37,7 @@ CASES: dict[str, tuple[Answers, Ids]] = {
 }
 
 
-@pytest.mark.part("6.1")
+@pytest.mark.part("6.1", worker="training")
 def test_teacher_forcing_shifts_by_one(submission: Submission) -> dict[str, Any]:
     """teacher_forcing lets the decoder read BOS and the answer, and ask for the answer and EOS."""
     questions = [
@@ -52,7 +52,7 @@ def test_teacher_forcing_shifts_by_one(submission: Submission) -> dict[str, Any]
     return {"batches": len(CASES)}
 
 
-@pytest.mark.part("6.1")
+@pytest.mark.part("6.1", worker="training")
 def test_teacher_forcing_refuses_no_answers(submission: Submission) -> dict[str, Any]:
     """teacher_forcing raises ValueError when there is no answer."""
     nothing = Question("teacher_forcing", {"answers": [], "ids": {}})
@@ -190,7 +190,7 @@ def loss_suspects(logits: np.ndarray, targets: np.ndarray, pad: int) -> Iterator
         yield suspect("loss", "label_smoothing", smooth[real].mean(), smoothing=smoothing)
 
 
-@pytest.mark.part("6.2")
+@pytest.mark.part("6.2", worker="training")
 def test_masked_cross_entropy_averages_over_real_targets(
     submission: Submission, rng: Draws, expected: Ask
 ) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def loss_cases(rng: Draws) -> list[tuple[str, np.ndarray, np.ndarray, int]]:
     ]
 
 
-@pytest.mark.part("6.2")
+@pytest.mark.part("6.2", worker="training")
 def test_masked_cross_entropy_refuses_what_has_no_mean(
     submission: Submission, rng: Draws
 ) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from grader.report.platforms import EXPORTERS
+
 CODES = """\
 exit codes: 0 passed; 1 graded, not passed; 2 cannot be graded; 3 the grader failed;
 130 stopped with Ctrl-C, 143 with SIGTERM.
@@ -26,13 +28,14 @@ exit codes: 0 every submission was graded; 1 some need a person (ungradable, mis
 130 stopped with Ctrl-C, 143 with SIGTERM: the same command goes on.
 """
 Raw = argparse.RawDescriptionHelpFormatter
-FORMATS = "gradescope, github, classroom, markdown, junit, nbgrader, prairielearn, autolab"
+FORMATS = ", ".join(EXPORTERS)
 
 # Where the commands are that have a module of their own; it is imported when it is needed.
 MODULES = {
     "batch": "grader.classroom.command",
     "calibrate": "grader.upkeep.calibrate",
     "export": "grader.cli.export",
+    "lint": "grader.upkeep.lint",
     "mutants": "grader.upkeep.mutants",
     "notebooks": "grader.cli.notebooks",
     "release": "grader.upkeep.handout",
@@ -45,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser with every command."""
     top = argparse.ArgumentParser(
         prog="python -m grader", epilog=EPILOG, formatter_class=Raw,
-        description="Grade a transformer built in the lab: six parts, then four gates in order.",
+        description="Grade a transformer built in the lab: its parts, then the gates in order.",
     )  # fmt: skip
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     one = commands.add_parser(
@@ -58,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--seed", type=int, help="replay a run; default: drawn from the submission")
     one.add_argument("--keep-going", action="store_true", help="run every gate, even after a fail")
     one.add_argument("--scale", action="store_true",
-                     help="then train the larger size, if all four gates passed")  # fmt: skip
+                     help="then train the larger size, if every gate passed")  # fmt: skip
     _formats(one, f"json prints the result; written beside it: {FORMATS}", default=[])
     _shared(one)
     quick = commands.add_parser("check", help="a quick look at the parts, without the gates")
@@ -101,6 +104,8 @@ def parser() -> argparse.ArgumentParser:
         "--least", type=float, default=0.3, metavar="SHARE", help="least weighted share (0.3)"
     )
     alike.add_argument("--quiet", action="store_true", help="no progress bar")
+    lint = _instructors(commands, "lint", "name what disagrees with lab.toml")
+    lint.add_argument("--fix", action="store_true", help="rewrite the tables of README.md")
     handout = _instructors(commands, "release", "build what students get")
     handout.add_argument("--out", type=Path, default=Path("dist"), help="folder (dist)")
     books = commands.add_parser("notebooks", help="run the notebooks with a tree, as pages to read")
@@ -159,7 +164,7 @@ def _formats(command: argparse.ArgumentParser, words: str, **options: Any) -> No
 def _format_names(text: str) -> list[str]:
     """Read a comma list of what to print or export."""
     names = [name.strip() for name in text.split(",")]
-    unknown = [n for n in names if n not in ("text", "json", *FORMATS.split(", "))]
+    unknown = [n for n in names if n not in ("text", "json", *EXPORTERS)]
     if unknown:
         raise argparse.ArgumentTypeError(f"expected {FORMATS}, got {unknown[0]!r}")
     return names

@@ -34,7 +34,6 @@ from grader.run.outcomes import is_required, task_of
 # Endless loops are common while one writes: no question waits longer.
 QUESTION_S = 4.0
 GATE_QUESTION_S = 20.0
-LAST_GATE = 3
 SETTLE_MS = 20
 LOOK_MS = 500
 # Whose checks build on whose code.
@@ -190,14 +189,15 @@ class Watcher:
         return {task_of(o.stub) for o in found if o.stub}
 
     def look(self, tasks: list[str], *, gates: bool = False) -> None:
-        """Run the checks of `tasks`, or the first gates."""
+        """Run the checks of `tasks`, or the gates that train nothing."""
         limits = replace(self.lab.limits, question_s=GATE_QUESTION_S if gates else QUESTION_S)
         self.referee.adopt(replace(self.lab, limits=limits))
         wanted = frozenset(s for s in self.stubs if task_of(s) in tasks)
         known = tuple(o for o in self.outcomes.values() if o.stub and o.stub not in wanted)
-        last = LAST_GATE if gates else 0
-        self.referee.grade(engine.Request(self.path, tasks=wanted, gates=last, known=known),
-                           self.heard)  # fmt: skip
+        asked = engine.Request(
+            self.path, tasks=wanted, gates=None if gates else 0, slow=False, known=known
+        )
+        self.referee.grade(asked, self.heard)
 
     def heard(self, event: dict[str, Any]) -> None:
         """Keep each outcome."""

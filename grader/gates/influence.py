@@ -9,7 +9,8 @@ import numpy as np
 from grader.asking.compare import fail
 from grader.asking.submission import Submission, forward
 from grader.base.result import Outcome
-from grader.base.student_error import TASK_FILES, StudentError
+from grader.base.settings import task_files
+from grader.base.student_error import StudentError
 from grader.gates.invariance import Batch, Bench, Model, logits_of, repeated
 from grader.link.workers import WorkerLost
 from grader.model.draws import Ids
@@ -246,7 +247,7 @@ def explain_silence(
     what: str, witness: dict[str, Any], findings: Findings, matrix: np.ndarray | None
 ) -> NoReturn:
     """Fail a control: the model does not respond to what it must respond to."""
-    part, _ = explained(findings, tuple(TASK_FILES), "decoder", "")
+    part, _ = explained(findings, tuple(task_files()), "decoder", "")
     evidence = witness | ({} if matrix is None else {"influence": matrix})
     if what == "source":
         fail(

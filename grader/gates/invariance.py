@@ -58,7 +58,10 @@ class Model:
 
 @dataclass(frozen=True)
 class Bench:
-    """The models of one kind and depth, built in the worker; `trained` ones came from gate 4."""
+    """The models of one kind and depth, built in the worker; `trained` ones came from gate 4.
+
+    `peak` is the largest |score| of a sharpened model.
+    """
 
     kind: str
     config: ProbeConfig
@@ -67,6 +70,7 @@ class Bench:
     own_weights: bool
     tolerance: float
     trained: bool = False
+    peak: float = 0.0
 
     @property
     def turn(self) -> int:
@@ -177,7 +181,9 @@ def first_choice(lab: Settings, kind: str, num_layers: int) -> Bench:
         for sharp in (False, True)
     )
     config = ProbeConfig.from_dict(sizes)
-    return Bench(kind, config, models, "float64", False, lab.invariance.tolerance)
+    invariance = lab.invariance
+    return Bench(kind, config, models, "float64", False, invariance.tolerance,
+                 peak=invariance.sharpened_score)  # fmt: skip
 
 
 def by_own_weights(bench: Bench, trouble: StudentError, lab: Settings) -> Bench | None:
@@ -217,7 +223,7 @@ def building(
         else:
             weights = draws[model.draw]
             if model.sharpened:
-                weights = sharpen(expected, bench.kind, bench.config, weights, **one)
+                weights = sharpen(expected, bench.kind, bench.config, weights, bench.peak, **one)
             options["weights"] = {k: v.astype(bench.dtype) for k, v in weights.items()}
         questions.append(build(model.handle, CLASSES[bench.kind], config(**fields), **options))
     return questions

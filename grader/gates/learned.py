@@ -10,7 +10,7 @@ import numpy as np
 
 from grader.asking.compare import fail
 from grader.asking.submission import Submission, forward
-from grader.base.student_error import TASK_FILES
+from grader.base.settings import task_files
 from grader.gates import sequences
 from grader.gates.decoding import exact
 from grader.gates.influence import Findings, explained
@@ -148,7 +148,7 @@ def explain(
         or of_losses(made, signs, data.lab.model.vocab_size)
         or of_shape(signs)
     )
-    blamed = tuple(TASK_FILES) if code == NO_CAUSE else (part,)
+    blamed = tuple(task_files()) if code == NO_CAUSE else (part,)
     part, advice = explained(findings, blamed, part, advice)
     wanted = data.lab.accuracy.exact_match
     text = f"{signs.exact_match:.3f} of the held-out rows are answered, {wanted:g} are wanted: "

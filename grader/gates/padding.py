@@ -8,7 +8,8 @@ import numpy as np
 
 from grader.asking.compare import fail
 from grader.asking.submission import Submission, forward, tensor
-from grader.base.student_error import TASK_FILES, StudentError
+from grader.base.settings import task_files
+from grader.base.student_error import StudentError
 from grader.gates.influence import NOTICEABLE, PART_OF, Findings, explained, sublayers
 from grader.gates.invariance import Batch, Bench, Model
 from grader.link.workers import WorkerLost
@@ -165,7 +166,7 @@ def compare_losses(
 def explain_silence(what: str, witness: dict[str, Any], findings: Findings) -> NoReturn:
     """Fail the control: hiding a real token changed nothing."""
     stack = "decoder" if what == "target" else "encoder"
-    part, _ = explained(findings, tuple(TASK_FILES), stack, "")
+    part, _ = explained(findings, tuple(task_files()), stack, "")
     fail(
         "mask_ignored", part,
         f"the model does not respond to its {what} validity mask: hiding a real token moved the "

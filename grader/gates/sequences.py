@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from grader.base.sequence_tasks import TASKS
 from grader.base.settings import Settings
 from grader.model.draws import BOS, EOS, PAD, Draws, Ids, Row
 
@@ -45,8 +46,7 @@ class Sequences:
 
     def plain_answers(self, rows: Sequence[Row]) -> Answers:
         """Return what the answers would be without the permutation."""
-        step = -1 if self.lab.data.task == "reverse" else 1
-        return [list(row[::step]) for row in rows]
+        return [TASKS[self.lab.data.task](row) for row in rows]
 
     def batch(self, attempt: int, step: int) -> list[Row]:
         """Draw the rows of one batch of a training."""

@@ -19,7 +19,8 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any, NamedTuple
 
-from grader.base.student_error import TASK_FILES, task_file
+from grader.base.settings import task_files
+from grader.base.student_error import task_file
 from grader.link.launchers import LogDrain
 
 SAY_S = 1.0  # a worker that has not answered by then will not answer
@@ -154,7 +155,7 @@ def narrowed(looks: Sequence[list[Frame]], nodes: Callable[[str], list[ast.stmt]
         if loops or len(lines) > 1:
             line = next((n.lineno for n in [*whiles, *loops, *inside]), min(lines))
         found.append(Frame(file, line, function))
-        if whiles and task_file(file) in TASK_FILES:
+        if whiles and task_file(file) in task_files():
             endless = len(found)
         if loops:
             looping = len(found)

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from grader.asking.compare import DTYPE_WORDS, TOLERANCE, Suspect, fail, judge
+from grader.asking import compare
+from grader.asking.compare import DTYPE_WORDS, Suspect, fail, judge
 from grader.asking.expectations import Ask, Expected
 from grader.asking.submission import Question, Submission, build, config, forward, tensor
 from grader.base.result import CheckFailed, Diagnosis, Outcome
@@ -17,9 +18,6 @@ from grader.base.student_error import StudentError
 from grader.model.draws import Weights
 from grader.model.parameters import ProbeConfig
 from grader.parts.causes import Causes, suspect
-
-# For a tree that mixes precisions in float64 but is sound in the float32 it is trained in.
-TOLERANCE_FLOAT32 = 1e-4
 
 Findings = list[Outcome]
 
@@ -130,13 +128,15 @@ class Trial:
 def ask(submission: Submission, *questions: Question) -> tuple[list[Any], float]:
     """Ask in float64, and again in float32 where a tree cannot run in float64.
 
+    One that mixes precisions in float64 may be sound in the float32 it is trained in.
+
     Returns:
         The answers, errors among them, and the tolerance that belongs to the precision.
     """
     answers = submission.attempt(*questions)
     if not any(isinstance(a, StudentError) and _about_precision(a) for a in answers):
-        return answers, TOLERANCE
-    return submission.attempt(*map(in_float32, questions)), TOLERANCE_FLOAT32
+        return answers, compare.tolerances.tolerance
+    return submission.attempt(*map(in_float32, questions)), compare.tolerances.tolerance_float32
 
 
 def _about_precision(error: StudentError) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from grader.asking import compare
 from grader.asking.submission import (
     Question,
     Submission,
@@ -21,7 +22,7 @@ from grader.base.student_error import StudentError
 from grader.model.draws import Draws
 from grader.model.parameters import ProbeConfig, parameter_shapes
 from grader.parts.causes import fail
-from grader.parts.judging import TOLERANCE_FLOAT32, Findings, ask, built_on, sure
+from grader.parts.judging import Findings, ask, built_on, sure
 
 CLASSES = {
     "seq2seq": "models.Seq2SeqTransformer",
@@ -145,11 +146,12 @@ def describe(found: dict[str, list[float]]) -> Trouble | None:
     Args:
         found: the gaps per model and position scheme, such as "seq2seq, learned".
     """
-    wrong = {name: steps for name, steps in found.items() if max(steps) > TOLERANCE_FLOAT32}
+    tolerance = compare.tolerances.tolerance_float32
+    wrong = {name: steps for name, steps in found.items() if max(steps) > tolerance}
     if not wrong:
         return None
     name, steps = next(iter(wrong.items()))
-    step = next(i for i, gap in enumerate(steps) if gap > TOLERANCE_FLOAT32)
+    step = next(i for i, gap in enumerate(steps) if gap > tolerance)
     start, end = STEPS[step]
     when = (
         "already in the prompt, which is the second one"
@@ -164,4 +166,4 @@ def describe(found: dict[str, list[float]]) -> Trouble | None:
     # What both kinds of block share is attention.
     kinds = {key.split(",")[0] for key in wrong}
     part = "attention" if kinds == {key.split(",")[0] for key in found} else "decoder"
-    return Trouble(part, text, {"gaps": wrong, "tolerance": TOLERANCE_FLOAT32})
+    return Trouble(part, text, {"gaps": wrong, "tolerance": tolerance})

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from grader.asking import compare
 from grader.asking.compare import agrees, judge
 from grader.asking.expectations import Ask, Expected
 from grader.asking.submission import Submission, tensor
@@ -15,7 +16,7 @@ from grader.base.result import CheckFailed
 from grader.base.student_error import StudentError
 from grader.parts import forwarded_arguments
 from grader.parts.causes import CATALOGUE, fail
-from grader.parts.judging import TOLERANCE_FLOAT32, Case, Trial, ask, real, returned, sure
+from grader.parts.judging import Case, Trial, ask, real, returned, sure
 
 # What shows that a call went wrong, but not why.
 UNEXPLAINED = ("values_differ", "not_finite")
@@ -182,6 +183,8 @@ def _first_wrong(records: Any, right: Expected, trial: Trial, case: Case) -> tup
         if value is None:
             return "sublayer_not_called", name
         whole = isinstance(value, np.ndarray) and value.shape == wanted.shape
-        if not whole or not agrees(real(value, case.valid), wanted, TOLERANCE_FLOAT32):
+        if not whole or not agrees(
+            real(value, case.valid), wanted, compare.tolerances.tolerance_float32
+        ):
             return "sublayer_misfed", name
     return "sublayers_misjoined", ""

@@ -198,7 +198,7 @@ def next_step(
         return f"give the command again: the grader failed, not your code: {witness.brief(trouble)}"
     if not todo:
         if complete:
-            return "all parts are done; `make grade` opens the four gates"
+            return "all parts are done; `make grade` opens the gates"
         tasks = list(dict.fromkeys(row.stub.id.split(".")[0] for row in found))
         are = "s {} are" if len(tasks) > 1 else " {} is"
         done = f"task{are.format(', '.join(tasks))} done" if tasks else "nothing to do here"

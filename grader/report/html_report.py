@@ -19,10 +19,12 @@ import jinja2
 from grader.base.files import replace_file
 from grader.base.places import TEMPLATES
 from grader.base.result import decisive
+from grader.base.text import all_of, counted
 from grader.report import witness
 from grader.report.figures import Figure, figures
 from grader.report.problems import Place, place_of, problems, why_not_passed
 from grader.report.witness import cut
+from grader.run import marks
 
 MOST_NOTES = 20
 WORDS = {
@@ -36,14 +38,6 @@ WORDS = {
     "crashed": "crashed",
     "protocol": "broke the protocol",
     "grader_error": "the grader failed",
-}
-GATES = {
-    "future_independence": "No logit depends on a later target token.",
-    "padding_invariance": "Padding changes nothing that is real.",
-    "finite_gradients": "Every parameter gets a finite and right gradient.",
-    "greedy_accuracy": "The trained model answers rows it has never seen.",
-    "scale_reverse": "The larger model reverses longer rows.",
-    "scale_copy": "The larger model copies longer rows.",
 }
 
 
@@ -69,12 +63,15 @@ def render(tree: Mapping[str, Any]) -> str:
     """Return the report of a tree as HTML."""
     begun = [e for e in (*tree["stretch"], *tree.get("scale", []))
              if e["status"] not in ("not_implemented", "blocked")]  # fmt: skip
+    asked = marks.sentences()
     return template("report.html.j2").render(
         name=cut(str(tree["submission"]["name"]), 80),
         tree=tree,
         sentence=sentence(tree),
+        every_gate=all_of(len(tree["gates"]), "gate"),
+        tasks=counted(len(tree["parts"]), "task"),
         parts=[summary_row(e, f"{e['name']}.py") for e in tree["parts"]],
-        gates=[summary_row(e, title(e["name"])) | {"asks": GATES.get(e["name"], "")}
+        gates=[summary_row(e, title(e["name"])) | {"asks": asked.get(e["name"], "")}
                for e in tree["gates"]],
         extra=[summary_row(e, cut(e["name"], 80)) for e in begun],
         stopped=next((i for i, e in enumerate(tree["gates"]) if e["status"] != "passed"), None),
@@ -106,7 +103,9 @@ def sentence(tree: Mapping[str, Any]) -> str:
     """Say in one sentence how it stands."""
     if tree["grader_error"]:
         return "The grader failed, not the submission. There is no score; it has to be run again."
-    return "Every part and all four gates are passed." if tree["passed"] else why_not_passed(tree)
+    if not tree["passed"]:
+        return why_not_passed(tree)
+    return f"Every part and {all_of(len(tree['gates']), 'gate')} are passed."
 
 
 def summary_row(entry: Mapping[str, Any], name: str) -> dict[str, Any]:

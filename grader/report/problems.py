@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grader.base.result import clean_text
+from grader.base.text import all_of
 
 Place = tuple[str, str]  # "task" or "gate", and its name
 Check = Mapping[str, Any]  # of results.json, with a diagnosis
@@ -87,7 +88,8 @@ def why_not_passed(tree: Mapping[str, Any]) -> str:
             return f"Gate {number}, {name}, is where it stopped."
     part = next(p for p in tree["parts"] if p["status"] != "passed")
     state = clean_text(part["summary"]) if part["status"] == "blocked" else "is still wrong"
-    return f"All four gates are passed; task {part['task']} ({part['name']}.py) {state}."
+    gates = all_of(len(tree["gates"]), "gate").capitalize()
+    return f"{gates} are passed; task {part['task']} ({part['name']}.py) {state}."
 
 
 def to_write(tree: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from grader.base.result import clean_text
+from grader.base.text import all_of
 from grader.report.problems import flags, place_of, problems, why_not_passed
 from grader.report.witness import brief, cut
 
@@ -203,5 +204,6 @@ def _sentence(tree: Mapping[str, Any]) -> Text:
         return Text(words, style="magenta")
     score = f"{tree['score']} of {tree['max_score']} points"
     if tree["passed"]:
-        return Text(f"Passed with {score}: every part and all four gates.", style="bold green")
+        gates = all_of(len(tree["gates"]), "gate")
+        return Text(f"Passed with {score}: every part and {gates}.", style="bold green")
     return Text(f"{score}. {why_not_passed(tree)}", style="bold")

@@ -9,11 +9,11 @@ from typing import Any
 from grader.asking import expectations
 from grader.base.result import Diagnosis, Outcome, Status
 from grader.base.settings import Settings
+from grader.base.text import all_of
 from grader.intake.policy import Breach, Inspected
 from grader.link.workers import Worker
-from grader.run.outcomes import FILES, Place, is_required, missing_file, policy_diagnosis, task_of
+from grader.run.outcomes import Place, is_required, missing_file, policy_diagnosis, task_of
 
-LAST_GATE = 4
 Blocked = tuple[Status, str, Diagnosis | None]
 
 
@@ -30,13 +30,29 @@ class Job:
     expectations: expectations.Expectations = field(default_factory=expectations.Expectations)
     keep_going: bool = False
     tasks: frozenset[str] | None = None
-    gates: int = 4
+    gates: int | None = None
+    slow: bool = True
     scale: bool = False
     outcomes: list[Outcome] = field(default_factory=list)
     planned: list[str] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
     importing: bool = False  # Whether a file was never imported to its end.
     pending: list[Breach] = field(default_factory=list)  # Seen since the last outcome.
+
+    def is_extra(self, place: Place) -> bool:
+        """Tell whether a check is one of the larger size."""
+        return place.gate_name in self.settings.scale.gates
+
+    def wants(self, place: Place) -> bool:
+        """Tell whether a check was asked for; what lab.toml does not name is none of the lab."""
+        if place.stub:
+            chosen = self.tasks is None or {place.stub, task_of(place.stub)} & self.tasks
+            return bool(chosen) and place.stub in self.settings.points.ids
+        if place.gate is None or (place.slow and not self.slow):
+            return False
+        if self.is_extra(place):
+            return self.scale
+        return self.gates is None or place.gate <= self.gates
 
     def haste(self, gate: bool) -> int:
         """Return how many times less than usual a check, or a gate, waits for an answer.
@@ -109,7 +125,7 @@ class Job:
         bad = [o for o in self.outcomes if o.gate and o.status is not Status.PASSED]
         if any(o.gate == place.gate_name for o in bad):
             return Status.BLOCKED, "an earlier check of this gate did not pass", None
-        if place.gate and place.gate > LAST_GATE:
+        if self.is_extra(place):
             return self._closed(bad)
         if self.keep_going:
             return None
@@ -118,20 +134,22 @@ class Job:
         return (Status.BLOCKED, f"waits for gate {bad[0].gate}", None) if bad else None
 
     def _closed(self, bad: list[Outcome]) -> Blocked | None:
-        """Keep the larger size closed until all four gates have passed."""
-        gates = [o.gate for o in bad if o.gate in self.settings.points.gates]
-        text = "the larger size opens once all four gates have passed;"
+        """Keep the larger size closed until every gate has passed."""
+        every = self.settings.points.gates
+        gates = [o.gate for o in bad if o.gate in every]
+        text = f"the larger size opens once {all_of(len(every), 'gate')} have passed;"
         return (Status.BLOCKED, f"{text} {gates[0]} has not", None) if gates else None
 
     def _waits_for_part(self) -> Blocked | None:
+        files = self.settings.points.files
         for earlier in self.outcomes:
             if not earlier.stub or not is_required(earlier.stub):
                 continue
             task = task_of(earlier.stub)
             if earlier.status is Status.NOT_IMPLEMENTED:
-                state = "missing" if FILES[task] in self.missing else "not implemented yet"
-                text = f"waits for task {task} ({FILES[task]}), which is {state}"
+                state = "missing" if files[task] in self.missing else "not implemented yet"
+                text = f"waits for task {task} ({files[task]}), which is {state}"
                 return Status.BLOCKED, text, None
-            if FILES[task].removesuffix(".py") in self.breaches:
+            if files[task].removesuffix(".py") in self.breaches:
                 return Status.BLOCKED, f"waits for task {task}, which breaks the rules", None
         return None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from grader import sandbox
-from grader.asking import expectations
+from grader.asking import compare, expectations
 from grader.base.places import CHECKS, RECORDED, originals
 from grader.base.result import Outcome, Status
 from grader.base.settings import Settings
@@ -21,8 +21,9 @@ from grader.intake import policy, staging
 from grader.link.launchers import WorkersUnavailable
 from grader.link.workers import Worker
 from grader.link.workshop import Workshop
+from grader.run import marks
 from grader.run.context import Job
-from grader.run.outcomes import task_of
+from grader.run.outcomes import Place
 from grader.run.plugin import Plugin
 from grader.run.results import Report, Request
 
@@ -128,6 +129,7 @@ class Referee:
             keep_going=request.keep_going,
             tasks=request.tasks,
             gates=request.gates,
+            slow=request.slow,
             scale=request.scale,
             outcomes=list(request.known),
             expectations=self.expectations or expectations.Expectations(),
@@ -153,18 +155,18 @@ def default_seed(salt: str, sha256: str) -> int:
 
 
 def check_files(job: Job) -> list[str]:
-    """Return the files that can hold a wanted check: the others are not even collected."""
-    tasks = None if job.tasks is None else {task_of(task) for task in job.tasks}
+    """Return the files that hold a wanted check: the others are not even collected."""
+    gates = [*job.settings.points.gates, *job.settings.scale.gates]
 
-    def wanted(kind: str, number: str) -> bool:
-        if kind == "gate":
-            return int(number) <= job.gates
-        if kind == "scale":
-            return job.scale
-        return tasks is None or {"part": number, "stretch": f"S{number}"}[kind] in tasks
+    def wanted(one: marks.Marked) -> bool:
+        if not one.kind:  # the run says what is missing
+            return True
+        if one.kind == "part":
+            return job.wants(Place(one.name, None, None))
+        number = gates.index(one.name) + 1 if one.name in gates else None
+        return job.wants(Place(None, number, one.name, slow=one.slow))
 
-    paths = sorted(CHECKS.glob("[a-z]*.py"))
-    return [str(path) for path in paths if wanted(*path.stem.split("_")[:2])]
+    return list(dict.fromkeys(str(one.file) for one in marks.marked() if wanted(one)))
 
 
 def run_checks(job: Job) -> list[Outcome]:
@@ -180,6 +182,7 @@ def run_checks(job: Job) -> list[Outcome]:
         "-p", "pytest_timeout", "--timeout", str(int(job.settings.limits.check_s)),
     ]  # fmt: skip
     trouble = ""
+    compare.tolerances = job.settings.parts
     try:
         code = pytest.main(arguments, plugins=[plugin])
         if code is pytest.ExitCode.INTERRUPTED:

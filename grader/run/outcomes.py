@@ -7,37 +7,36 @@ from dataclasses import dataclass
 from typing import Any
 
 from grader.base.result import Diagnosis, Outcome, Status
-from grader.base.student_error import TASK_FILES, StudentError, task_file
+from grader.base.settings import shipped, task_files
+from grader.base.student_error import StudentError, task_file
 from grader.intake.policy import Breach
 from grader.link.workers import WorkerLost
-
-LOOP = TASK_FILES["training"]  # its checks meddle with the optimisers that others use
-FILES = {task: f"{name}.py" for name, task in TASK_FILES.items()}
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a check stands: its stub, or its gate."""
+    """Where a check stands: its stub, or its gate.
+
+    Attributes:
+        stub: a task id, such as "2.1".
+        gate: from 1; those of the larger size are counted on from the last gate of lab.toml.
+        gate_name: its name.
+        worker: the name of a worker of its own, for checks that meddle with what others use.
+        slow: whether it trains a model.
+    """
 
     stub: str | None
     gate: int | None
     gate_name: str | None
+    worker: str = ""
+    slow: bool = False
 
     @property
     def group(self) -> str:
-        """Return what shares one worker: most parts, the loop, the optional tasks, a gate."""
+        """Return what shares one worker: most parts, the optional tasks, a gate."""
         if self.gate:
             return f"gate {self.gate}"
-        task = task_of(self.stub or "")
-        return "parts" if task in FILES and task != LOOP else "loop" if task == LOOP else "optional"
-
-    @property
-    def order(self) -> tuple[int, str]:
-        """Return the sort key: parts by task id, stretch parts, then gates."""
-        if self.gate:
-            return (2, str(self.gate))
-        stub = self.stub or ""
-        return (0 if is_required(stub) else 1, stub)
+        return self.worker or ("parts" if is_required(self.stub) else "optional")
 
 
 def is_required(stub: str | None) -> bool:
@@ -48,6 +47,11 @@ def is_required(stub: str | None) -> bool:
 def task_of(stub: str) -> str:
     """Return the task of a stub id: "2" of "2.1", "S1" of "S1"."""
     return stub.split(".")[0]
+
+
+def file_of(stub: str | None) -> str:
+    """Return the file of a required stub's task, nothing for another one."""
+    return shipped().points.files.get(task_of(stub or ""), "")
 
 
 def outcome(
@@ -83,12 +87,12 @@ def student_outcome(error: StudentError, place: Place) -> Outcome:
     own = task_of(place.stub) if place.stub else None
     if error.kind == "not_implemented":
         task = str(error.task or place.stub or "")
-        file = f" ({FILES[task_of(task)]})" if task_of(task) in FILES else ""
+        file = f" ({file_of(task)})" if file_of(task) else ""
         if place.stub and (task == place.stub or task_of(task) == own):
             return outcome(Status.NOT_IMPLEMENTED, f"task {task} is not implemented yet{file}")
         return outcome(Status.BLOCKED, f"waits for task {task}{file}")
     evidence = {"type": error.type, "message": error.message, "frames": error.frames}
-    part = error.part or FILES.get(own or "", "").removesuffix(".py") or "models"
+    part = error.part or file_of(own).removesuffix(".py") or "models"
     if error.kind == "out_of_memory":
         return outcome(
             Status.OUT_OF_MEMORY,
@@ -142,7 +146,7 @@ def import_failed(error: StudentError, part: str, own: str | None) -> Diagnosis:
     circle = circle_of(error)
     if circle:
         first = task_file(circle[0]["file"])
-        part = first if first in TASK_FILES else FILES.get(own or "", part).removesuffix(".py")
+        part = first if first in task_files() else file_of(own).removesuffix(".py") or part
         way = " -> ".join(f"{f['file']}, line {f['line']}" for f in circle)
         cause = f"the imports go round in a circle: {way} -> {circle[0]['file']}."
         advice = f"Look at the imports at the top of {part}.py: the handout's need no circle."
@@ -174,7 +178,7 @@ def circle_of(error: StudentError) -> list[dict[str, Any]]:
     file = found[1].replace(".", "/") + ".py"
     starts = [i for i, frame in enumerate(error.frames) if frame["file"] == file]
     circle = error.frames[starts[0] :] if starts else error.frames
-    order = [*TASK_FILES]
+    order = [*task_files()]
     places = [order.index(n) if (n := task_file(f["file"])) in order else 99 for f in circle]
     first = places.index(min(places)) if places else 0
     return [*circle[first:], *circle[:first]]
@@ -203,8 +207,7 @@ def lost_outcome(lost: WorkerLost, place: Place) -> Outcome:
         "crashed": "an exit call, or a recursion that breaks the interpreter",
     }
     stood = StudentError({"kind": lost.status, "frames": lost.calls})
-    own = FILES.get(task_of(place.stub), "") if place.stub else ""
-    part = stood.part or own.removesuffix(".py") or "models"
+    part = stood.part or file_of(place.stub).removesuffix(".py") or "models"
     cause = f"The process that ran your code gave no answer: {lost.detail}."
     if lost.status == "protocol":
         advice = "Return plain tensors; do not write to descriptors you did not open."

@@ -23,28 +23,31 @@ from grader.gates.model_pool import Benches
 from grader.link.workers import Worker, WorkerLost
 from grader.model import draws
 from grader.run import blame
-from grader.run.context import LAST_GATE, Job
-from grader.run.outcomes import Place, is_required, lost_outcome, outcome, student_outcome, task_of
+from grader.run.context import Job
+from grader.run.outcomes import Place, is_required, lost_outcome, outcome, student_outcome
 
 # The models of gates 1 to 3 are drawn under this name.
 BENCHES = "benches"
 MARKERS = (
-    "part(stub): a check of the stub with this task id",
-    "gate(number, name): a check of this gate",
+    "part(stub, worker): a check of the stub with this task id; in a worker of this name",
+    "gate(name): a check of this gate, which lab.toml counts",
+    "slow: a check that trains a model",
 )
 SLOW = ("timeout", "out_of_memory")
 
 
-def place_of(item: pytest.Item) -> Place:
+def place_of(item: pytest.Item, lab: Settings) -> Place:
     """Read a check's marker."""
     part = item.get_closest_marker("part")
     gate = item.get_closest_marker("gate")
     if (part is None) == (gate is None):
         raise pytest.UsageError(f"{item.nodeid} needs one marker, part or gate")
     if part is not None:
-        return Place(str(part.args[0]), None, None)
+        return Place(str(part.args[0]), None, None, str(part.kwargs.get("worker", "")))
     assert gate is not None
-    return Place(None, int(gate.args[0]), str(gate.args[1]))
+    name, gates = str(gate.args[0]), [*lab.points.gates, *lab.scale.gates]
+    number = gates.index(name) + 1 if name in gates else None
+    return Place(None, number, name, slow=item.get_closest_marker("slow") is not None)
 
 
 class Plugin:
@@ -75,24 +78,27 @@ class Plugin:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep what was asked for, in order."""
-        wanted = [item for item in items if self._wanted(place_of(item))]
-        items[:] = sorted(wanted, key=lambda item: place_of(item).order)
+        wanted = [item for item in items if self.job.wants(self.place_of(item))]
+        items[:] = sorted(wanted, key=lambda item: self._order(self.place_of(item)))
         self.job.planned = [item.nodeid for item in items]
         self.job.listen({"kind": "plan", "checks": len(items)})
 
-    def _wanted(self, place: Place) -> bool:
-        if place.gate:
-            return self.job.scale if place.gate > LAST_GATE else place.gate <= self.job.gates
-        chosen = self.job.tasks
-        stub = place.stub or ""
-        return chosen is None or stub in chosen or task_of(stub) in chosen
+    def place_of(self, item: pytest.Item) -> Place:
+        """Return where a check stands in this lab."""
+        return place_of(item, self.job.settings)
+
+    def _order(self, place: Place) -> tuple[int, int]:
+        """Return the sort key: parts and stretch parts as lab.toml has them, then gates."""
+        if place.stub:
+            return 0, self.job.settings.points.ids.index(place.stub)
+        return 1, place.gate or 0
 
     # Running --------------------------------------------------------------------------------
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Record a blocked check and skip it."""
-        place = place_of(item)
+        place = self.place_of(item)
         why = self.job.blocked(place, self.files.get(place.stub or "", ""))
         if why is not None:
             self._record(item, Outcome("", None, None, why[0], why[1], why[2]), 0.0)
@@ -112,7 +118,7 @@ class Plugin:
         return True
 
     def _run(self, item: pytest.Function, arguments: dict[str, Any]) -> Outcome:
-        place = place_of(item)
+        place = self.place_of(item)
         try:
             # Whatever numbers a submission answers with are its own fault, not the arithmetic's.
             with np.errstate(all="ignore"):
@@ -145,7 +151,7 @@ class Plugin:
             self._record(node, outcome(Status.GRADER_ERROR, text), 0.0)
 
     def _record(self, item: pytest.Item, found: Outcome, seconds: float) -> None:
-        place = place_of(item)
+        place = self.place_of(item)
         found.check = item.nodeid.rsplit("/", 1)[-1]
         found = self.job.judged(found, place, self.files)
         found.seconds = seconds
@@ -173,7 +179,7 @@ class Plugin:
     @pytest.fixture
     def submission(self, request: pytest.FixtureRequest) -> Submission:
         """The mounted tree, through a worker shared by the checks of one task or gate."""
-        place = place_of(request.node)
+        place = self.place_of(request.node)
         if self.current is None or place.group != self.group:
             self._close()
             self.group = place.group

@@ -18,16 +18,15 @@ from grader import sandbox
 from grader.base.result import SCHEMA, Entry, Outcome, Status, decisive, number, write_json
 from grader.base.settings import Settings, StretchStub
 from grader.intake import policy, staging
-from grader.run.outcomes import FILES, task_of
-
-SCALE = ("scale_reverse", "scale_copy")
+from grader.run.outcomes import task_of
 
 
 @dataclass(frozen=True)
 class Request:
     """What to grade and how.
 
-    `gates` is the number of the last gate that runs; `scale` opens the larger size behind them.
+    `gates` is the number of the last gate that runs, None for all of them; `scale` opens the larger
+    size behind them. Without `slow` no check runs that trains a model.
     Without `out` nothing is written; `known` outcomes of an earlier run stand beside the new ones.
     """
 
@@ -36,7 +35,8 @@ class Request:
     seed: int | None = None
     keep_going: bool = False
     tasks: frozenset[str] | None = None
-    gates: int = 4
+    gates: int | None = None
+    slow: bool = True
     scale: bool = False
     known: tuple[Outcome, ...] = ()
 
@@ -79,7 +79,7 @@ class Report:
 
     def tree(self, outcomes: list[Outcome], *, complete: bool) -> dict[str, Any]:
         """Return the whole tree; `complete` is False until every check has ended."""
-        parts = [self._part(task, outcomes) for task in FILES]
+        parts = [self._part(task, outcomes) for task in self.settings.points.files]
         gates = [self._gate(name, outcomes) for name in self.settings.points.gates]
         stretch = [self._stretch(stub, outcomes) for stub in self.settings.points.stretch]
         graded = parts + gates
@@ -128,7 +128,7 @@ class Report:
     def _part(self, task: str, outcomes: list[Outcome]) -> Entry:
         own = [o for o in outcomes if o.stub and task_of(o.stub) == task]
         points = {s.id: s.points for s in self.settings.points.stubs if s.task == task}
-        return self._entry(FILES[task].removesuffix(".py"), task, own, points)
+        return self._entry(self.settings.points.files[task].removesuffix(".py"), task, own, points)
 
     def _stretch(self, stub: StretchStub, outcomes: list[Outcome]) -> Entry:
         own = [o for o in outcomes if o.stub == stub.id]
@@ -155,7 +155,7 @@ class Report:
             return {}
         nothing = Fraction(0)
         found = []
-        for name in SCALE:
+        for name in self.settings.scale.gates:
             own = [o for o in outcomes if o.gate == name]
             found.append(entry(name, None, own, nothing, nothing, all_passed(own)).to_json())
         return {"scale": found}

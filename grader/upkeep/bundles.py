@@ -19,7 +19,7 @@ from grader.base import settings
 from grader.base.files import replace_file
 from grader.base.places import ROOT
 from grader.report.platforms.jobs import problems
-from grader.upkeep.release import Files, ReleaseError, starter_files, tree_files
+from grader.upkeep.release import Files, ReleaseError, asked_tasks, starter_files, tree_files
 
 NAME = "gradescope-autograder.zip"
 WORKFLOW = "github-classroom.yml"
@@ -74,7 +74,7 @@ def grader_files(root: Path) -> Files:
         if name.split("/")[0] not in WITHOUT:
             files[f"grader/{name}"] = content
     # The given files as they were handed out; the tasks' bodies stay at home.
-    given = starter_files(root / "solution")
+    given = starter_files(root / "solution", asked_tasks(root))
     return files | {f"grader/original/{name}": content for name, content in given.items()}
 
 

@@ -222,7 +222,7 @@ def base_files(base: str, solution: Path = SOLUTION) -> Mapping[str, bytes]:
         solution: The folder that holds the solution.
     """
     if base == "starter":
-        return release.starter_files(solution)
+        return release.starter_files(solution, release.asked_tasks())
     files = sorted((solution / release.PACKAGE).rglob("*.py"))
     return {path.relative_to(solution).as_posix(): path.read_bytes() for path in files}
 

@@ -1,7 +1,8 @@
 """Solution to starter: the same files, with the body of every task replaced by one `raise`.
 
 In the solution a body stands between the comment lines `# BEGIN SOLUTION 2.1` and
-`# END SOLUTION`; it must be the whole body of its function after the docstring.
+`# END SOLUTION`; it must be the whole body of its function after the docstring. The body of a task
+that lab.toml does not name is given: it stays, without its markers.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import ast
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.base.places import ROOT
+from grader.base import settings
+from grader.base.places import LAB_FILE, ROOT
+from grader.base.settings import SettingsError
 
 PACKAGE = "transformer"
-BEGIN = re.compile(r"( *)# BEGIN SOLUTION ([1-9]\.[1-9]|S[1-9])")
+BEGIN = re.compile(r"( *)# BEGIN SOLUTION ([1-9]\d*\.[1-9]\d*|S[1-9]\d*)")
 END = re.compile(r" *# END SOLUTION")
 JUNK = {"__pycache__", ".DS_Store", ".ipynb_checkpoints"}
 Files = dict[str, bytes]
@@ -71,12 +74,13 @@ def find_regions(text: str, file: str) -> list[Region]:
     return list(found.values())
 
 
-def strip(text: str, file: str) -> str:
+def strip(text: str, file: str, asked: Collection[str] | None = None) -> str:
     """Replace the task bodies in Python source by their stubs.
 
     Args:
         text: The source.
         file: What messages and stubs call it.
+        asked: The tasks that are asked; other bodies stay. None = all of them.
 
     Raises:
         ReleaseError: As `find_regions`, or a region is not the whole body of its function.
@@ -95,7 +99,9 @@ def strip(text: str, file: str) -> str:
         others = (n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n not in own)
         if any(statement.lineno in inside for statement in others):
             raise ReleaseError(f"{file}: a region holds more than the body of its function")
-        lines[region.first - 1 : region.last] = [region.stub(file)]
+        whole = slice(region.first - 1, region.last)
+        given = asked is not None and region.task not in asked
+        lines[whole] = lines[whole][1:-1] if given else [region.stub(file)]
     return "\n".join(lines)
 
 
@@ -145,8 +151,21 @@ def tree_files(folder: Path) -> Files:
     }  # fmt: skip
 
 
-def starter_files(solution: Path) -> Files:
+def asked_tasks(root: Path = ROOT) -> tuple[str, ...]:
+    """Return the ids of the tasks in the repository's lab.toml.
+
+    Raises:
+        SettingsError: it cannot be used.
+    """
+    return settings.load(root / LAB_FILE.name, {}).points.ids
+
+
+def starter_files(solution: Path, asked: Collection[str] | None = None) -> Files:
     """Return the starter's files by relative name, made from the tree `solution`.
+
+    Args:
+        solution: A tree.
+        asked: The tasks that are asked, as for `strip`.
 
     Raises:
         ReleaseError: As `strip`; a task stands in two files; there is no package, or a file in
@@ -170,11 +189,11 @@ def starter_files(solution: Path) -> Files:
                 home = homes.setdefault(region.task, name)
                 if home != name:
                     raise ReleaseError(f"{name}:{region.first}: task {region.task} is in {home}")
-            files[name] = strip(text, file).encode("utf-8")
+            files[name] = strip(text, file, asked).encode("utf-8")
     return files
 
 
-def build_starter(solution: Path, starter: Path) -> list[str]:
+def build_starter(solution: Path, starter: Path, asked: Collection[str] | None = None) -> list[str]:
     """Write the starter of `solution` to the folder `starter`, replacing it as a whole.
 
     Returns:
@@ -184,7 +203,7 @@ def build_starter(solution: Path, starter: Path) -> list[str]:
         ReleaseError: As `starter_files`, or `starter` holds something that is not a starter.
             Nothing has changed then.
     """
-    files = starter_files(solution)
+    files = starter_files(solution, asked)
     if starter.exists() and any(starter.iterdir()) and not (starter / PACKAGE).is_dir():
         raise ReleaseError(f"{starter}: will not replace a folder that holds no {PACKAGE}/")
     shutil.rmtree(starter, ignore_errors=True)
@@ -194,9 +213,9 @@ def build_starter(solution: Path, starter: Path) -> list[str]:
     return list(files)
 
 
-def drift(solution: Path, starter: Path) -> list[str]:
+def drift(solution: Path, starter: Path, asked: Collection[str] | None = None) -> list[str]:
     """Return one line for each file in which `starter` differs from what would be built."""
-    wanted, there = starter_files(solution), tree_files(starter)
+    wanted, there = starter_files(solution, asked), tree_files(starter)
     return (
         [f"missing: {name}" for name in sorted(wanted.keys() - there.keys())]
         + [f"not in the solution: {name}" for name in sorted(there.keys() - wanted.keys())]
@@ -212,12 +231,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     solution, starter = ROOT / "solution", ROOT / "starter"
     try:
+        asked = asked_tasks()
         if chosen.check:
-            found = drift(solution, starter)
+            found = drift(solution, starter, asked)
             print("\n".join(found) or "starter: as the solution says")
             return 1 if found else 0
-        print(f"starter: {len(build_starter(solution, starter))} files written")
-    except (ReleaseError, OSError) as error:
+        print(f"starter: {len(build_starter(solution, starter, asked))} files written")
+    except (ReleaseError, SettingsError, OSError) as error:
         print(f"release: {error}", file=sys.stderr)
         return 2
     return 0
