@@ -13,6 +13,7 @@ from grader.base.text import one_line
 from grader.classroom.collect.layouts import Claim, Layout, stem_of
 from grader.classroom.collect.model import Collected, Report, Student, digest, safe_key
 from grader.classroom.collect.source import Source
+from grader.classroom.people import id_key
 from grader.intake import staging
 from grader.intake.archives import list_archive
 from grader.intake.entry import Entry, IntakeError, too_many
@@ -36,9 +37,9 @@ def gather(source: Source, layout: Layout, settings: Settings) -> tuple[list[Col
     taken: set[str] = set()
     for raw in sorted(groups):
         key = safe_key(raw)
-        if key.casefold() in taken:
+        if id_key(key) in taken:  # one folder where letters' case or marks do not count
             key = f"{key}-{digest(raw)}"
-        taken.add(key.casefold())
+        taken.add(id_key(key))
         one = Collected(key, _students(groups[raw]), None)
         submissions.append(_Gathering(source, one, expected, report).of(groups[raw]))
     report.refused += [one_line(text) for text in source.refused]
