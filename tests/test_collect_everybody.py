@@ -174,9 +174,9 @@ def test_rows_of_a_canvas_gradebook_that_are_no_students_are_left_out() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "ID,Vollst\u00e4ndiger Name,E-Mail-Adresse,Status\nTeilnehmer/in 201,Ann Lee,ann@x.org,Neu\n",
+        "ID,Vollst\u00e4ndiger Name,E-Mail-Adresse,Z\nTeilnehmer/in 201,Ann Lee,ann@x.org,\n",
         "Identifiant,Nom complet,Adresse de courriel\nParticipant 201,Ann Lee,ann@x.org\n",
-        "Identificador;Nombre completo;Direcci\u00f3n de correo\nParticipante 201;Ann Lee;ann@x.org\n",
+        "Identificador;Nombre completo;Direcci\u00f3n\nParticipante 201;Ann Lee;ann@x.org\n",
         "\u8bc6\u522b\u53f7,\u5168\u540d,\u90ae\u4ef6\n\u53c2\u4e0e\u8005201,Ann Lee,ann@x.org\n",
     ],
 )

@@ -20,7 +20,7 @@ from grader.base.progress import Shown
 from grader.base.result import number
 from grader.base.settings import Settings
 from grader.base.text import one_line
-from grader.classroom import compare, keys, merge, page, uploads
+from grader.classroom import compare, figures, keys, merge, page, uploads
 from grader.classroom.cluster import Cluster
 from grader.classroom.collect import (
     Collected,
@@ -98,11 +98,16 @@ class Batch:
         if old is not None:
             report_changes(output, compare.changes(old, self.shared, rows))
         counts = count(rows)
-        print(f"{len(rows)} in the class: {_counted(counts) or 'none'}")
-        print(
+        self._tell(f"{len(rows)} in the class: {_counted(counts) or 'none'}")
+        self._tell(
             f"gradebook: {output.folder / 'gradebook.csv'}   page: {output.folder / 'index.html'}"
         )
         return exit_code(counts)
+
+    def _tell(self, line: str) -> None:
+        """Print a line, unless the batch is to be quiet."""
+        if not self.options.quiet:
+            print(line)
 
     def shard(self) -> int:
         """Grade one share of the class into the store."""
@@ -138,7 +143,7 @@ class Batch:
     def _write(self, rows: list[Row]) -> None:
         """Write what is made of all rows."""
         submissions, report = self.collection.submissions, self.collection.report
-        report.unreadable = [
+        report.ungradable = [
             f"{one.who}: {row['cause']}"
             for one, row in zip(submissions, rows, strict=False)  # then those of whom nothing came
             if row["status"] == "ungradable"
@@ -149,6 +154,7 @@ class Batch:
         with replacing(folder / STATE) as file:
             file.writelines(map(compact, [{"inputs": vars(self.shared)}, *rows]))
         write_text(folder / "gradebook.csv", [gradebook(rows)])
+        write_text(folder / "tasks.csv", [figures.table(figures.items(rows, self.lab))])
         write_text(folder / "collection.txt", (f"{line}\n" for line in lines))
         write_text(folder / "index.html", page.render(rows, lines, self.lab))
 

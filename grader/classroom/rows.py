@@ -13,6 +13,7 @@ from typing import Any
 
 from grader.base.csvtext import cell, csv_text
 from grader.classroom.collect import Collected, Student
+from grader.classroom.figures import items_of
 from grader.classroom.keys import Inputs
 from grader.classroom.messages import Who
 
@@ -64,6 +65,7 @@ def verdict(tree: Mapping[str, Any]) -> Row:
         "cause": said["cause"] if said else bad[0][1]["summary"] if bad else "",
         "flags": [flag["code"] for flag in tree["integrity"]["flags"]],
         "scores": {name: e["score"] for name, e in parts + gates},
+        "items": items_of(tree),
     }
 
 
@@ -80,6 +82,7 @@ def no_verdict(status: str, cause: str, max_score: int | float) -> Row:
         "cause": cause,
         "flags": [],
         "scores": {},
+        "items": {},
     }
 
 

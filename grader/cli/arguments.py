@@ -26,7 +26,9 @@ exit codes: 0 every submission was graded; 1 some need a person (ungradable, mis
 130 stopped with Ctrl-C, 143 with SIGTERM: the same command goes on.
 """
 Raw = argparse.RawDescriptionHelpFormatter
-FORMATS = "gradescope, github, classroom, markdown, junit, nbgrader, prairielearn, autolab"
+FORMATS = (
+    "gradescope, github, classroom, classroom50, markdown, junit, nbgrader, prairielearn, autolab"
+)
 
 # Where the commands are that have a module of their own; it is imported when it is needed.
 MODULES = {

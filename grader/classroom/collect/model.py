@@ -84,7 +84,7 @@ class Report:
         renamed: a file whose name the platform had changed.
         late: handed in late.
         nested: an archive within the submission that was opened.
-        unreadable: cannot be graded, and why; known when each has been read.
+        ungradable: cannot be graded, and why; known when each has been read.
         refused: entries with an unsafe path.
         ignored: files that belong to nobody.
     """
@@ -98,7 +98,7 @@ class Report:
     renamed: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     nested: list[str] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
+    ungradable: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
