@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from grader.base.places import TEMPLATES
 from grader.base.settings import Settings
+from grader.base.text import one_line
 from grader.classroom.figures import Item, items, monday
 from grader.classroom.rows import ABSENT, INCOMPLETE, STATUSES, Row, action, count
 from grader.report.html_report import WORDS, template
@@ -96,7 +97,7 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
         "code": cut(next(iter(row["codes"]), ""), 80),
         "late": "late" if row["late"] else "",
         "flags": cut(" ".join(row["flags"]), 120),
-        "action": action(row),
+        "action": "; ".join([*map(one_line, row.get("comments", ())), action(row)]),
     }
 
 

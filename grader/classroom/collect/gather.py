@@ -95,7 +95,8 @@ class _Gathering:
             except IntakeError as error:
                 self.notes.append(one_line(str(error)))
         late = None if claims[0].late is None else any(claim.late for claim in claims)
-        return replace(self.one, late=late, upload=upload, notes=tuple(self.notes))
+        when = next((claim.handed_in for claim in claims if claim.handed_in), latest)
+        return replace(self.one, late=late, upload=upload, notes=tuple(self.notes), handed_in=when)
 
     def _resolve(self, files: list[Claim]) -> None:
         """Find what is to be read: a folder or archive where it lies, or the pieces of it."""

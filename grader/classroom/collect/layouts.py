@@ -32,6 +32,7 @@ class Claim:
         key: the same for everything that belongs to one submission.
         target: the name of a file within the submission; "" for a folder or as it is called.
         attempt: the latest attempt of a key is graded.
+        handed_in: when, where that is not the attempt.
         number: the platform's of this file, where a higher one came later, or "".
         text: True for a page of text or a link, which holds no code.
         folder: True for a folder.
@@ -48,6 +49,7 @@ class Claim:
     folder: bool = False
     notes: tuple[str, ...] = ()
     number: str = ""
+    handed_in: str = ""
 
 
 @dataclass

@@ -54,6 +54,7 @@ class Collected:
         upload: prefix of a feedback file's name in this platform's upload, or "".
         packed: the archive of the class and where in it this lies, or "" and "" where it lies on
             disk, or has to be put together from several files.
+        handed_in: when, as the platform writes it, or "".
     """
 
     key: str
@@ -64,6 +65,7 @@ class Collected:
     notes: tuple[str, ...] = ()
     upload: str = ""
     packed: tuple[str, str] = ("", "")
+    handed_in: str = ""
 
     @property
     def who(self) -> str:
