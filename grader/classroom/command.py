@@ -180,7 +180,8 @@ def picked(wanted: Sequence[str]) -> Callable[[Row], bool] | None:
     for pair in pairs:
         if len(pair) != 2 or pair[0] not in ("student", "status", "task", "flag"):
             raise BatchError(
-                f"--only expects student=, status=, task= or flag= and a value: got {'='.join(pair)}"
+                "--only expects student=, status=, task= or flag= and a value: got "
+                + "=".join(pair)
             )
 
     def is_picked(row: Row) -> bool:
