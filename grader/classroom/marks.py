@@ -8,7 +8,8 @@
     c_lee,,,,"a clear docstring, well done",R. Berg,2026-12-03
 
 `points` are added, `score` takes the score's place: of the whole, or of the part or gate that
-`task` names. The store keeps the grader's own score, so that a line taken out takes its effect along.
+`task` names. The store keeps the grader's own score, so that a line taken out takes its effect
+along.
 """
 
 from __future__ import annotations
