@@ -41,7 +41,7 @@ def test_class_gets_a_row_a_folder_and_a_status_each(tmp_path):
     assert rows["carl"]["to_do"].startswith("regrade")
     assert "torn.zip is a text file: expected" in rows["torn"]["cause"]
     said = (tmp_path / "out/collection.txt").read_text()
-    assert f"unreadable (2):\n  empty: {rows['empty']['cause']}" in said
+    assert f"ungradable (2):\n  empty: {rows['empty']['cause']}" in said
     folders = tmp_path / "out" / "students"
     found = json.loads((folders / "ben" / "results.json").read_bytes())
     assert found["submission"]["name"] == "ben" and f"{source}/ben" in found["replay"]

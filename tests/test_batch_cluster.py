@@ -49,7 +49,9 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
     quiet = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     words = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--scheduler-file", str(file),
              "--port", "0", "--host", "127.0.0.1", "--no-dashboard"]  # fmt: skip
-    started = [subprocess.Popen(words, **quiet)]  # type: ignore[call-overload]
+    # The scheduler is started by its own command, as documented: it has no grader.
+    bare = quiet | {"env": {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}}
+    started = [subprocess.Popen(words, **bare, cwd="/")]  # type: ignore[call-overload]
     deadline = time.monotonic() + 60
     while not file.exists() or not file.read_text().endswith("}"):
         assert time.monotonic() < deadline and started[0].poll() is None
@@ -85,6 +87,15 @@ def test_worker_killed_in_the_middle_changes_no_byte(tmp_path, scheduler):
     os.kill(int(victims[0].name), signal.SIGKILL)
     assert process.wait(timeout=90) == 0
     assert results(tmp_path / "out") == results(tmp_path / "here")
+
+
+def test_worker_without_the_grader_is_named_at_the_start(tmp_path, scheduler, monkeypatch, capsys):
+    monkeypatch.setattr(cluster, "plain_probe", lambda: lambda: "ModuleNotFoundError: no grader")
+    source = small_class(tmp_path / "class", anna="x")
+    words = ["batch", str(source), "--out", str(tmp_path / "out"), "--cluster", scheduler]
+    assert command_line.main([*words, "--quiet"]) == 2
+    said = capsys.readouterr().err
+    assert "cannot grade, such as tcp://127.0.0.1" in said and "PYTHONPATH" in said
 
 
 def test_nobody_at_the_address_is_named(tmp_path, capsys, monkeypatch):

@@ -142,7 +142,7 @@ def test_canvas_gradebook_is_filled_and_feedback_named_for_upload(tmp_path, caps
     words = ("--fill", str(tmp_path / "grades.csv"))
     code, engine = run(source, tmp_path / "out", *words)
     assert (code, engine.asked) == (command.CANNOT_RUN, [])
-    assert "Lab (42), Essay (43): name one" in capsys.readouterr().err
+    assert "Lab (42), Essay (43): name it with --column" in capsys.readouterr().err
     code, engine = run(source, tmp_path / "out", *words, "--column", "Essay")
     assert (code, engine.asked) == (command.CANNOT_RUN, [])
     assert "has 10 points in the gradebook and 100 in the lab" in capsys.readouterr().err

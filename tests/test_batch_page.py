@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import re
 import shutil
 import subprocess
@@ -16,7 +18,7 @@ from platform_cases import DIAGNOSIS, mixed
 from platform_cases import tree as passed
 from test_report_html import ATTACK, Outline
 
-from grader.classroom import page
+from grader.classroom import figures, page
 from grader.classroom.rows import ABSENT, FLAGGED, INCOMPLETE, action, no_verdict, verdict
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -54,6 +56,25 @@ def test_page_counts_statuses_gates_diagnoses_and_scores():
     assert "mask_off_by_one Position 2 moved by 0.31 when token 3 changed. 1" in text
     assert "Mean 71.0, median 79." in text
     assert "30 to <40 1" in text and "70 to <80 1" in text and "90 to 100 1" in text
+
+
+def test_page_shows_each_task_its_causes_and_what_to_say_next():
+    stub = {"stub": "1.2", "status": "failed", "diagnosis": DIAGNOSIS}
+    wrong = [passed(masks=stub) for _ in range(3)]
+    for tree in wrong:
+        tree["parts"][0]["checks"][0] |= {"stub": "1.2", "diagnosis": DIAGNOSIS}
+    graded = [row(f"s{i}", verdict(tree)) for i, tree in enumerate(wrong)]
+    right = passed()
+    right["parts"][0]["checks"][0]["stub"] = "1.2"
+    graded += [row("anna", verdict(right)), row("emil", no_verdict("grader_error", "it", 100))]
+    text = text_of("".join(page.render(graded, [], LAB)))
+    assert "task 1.2" in text and "1 of 4 25 %" in text and "gate 1 " in text
+    assert "3 \u00d7 mask_off_by_one: Position 2 moved by 0.31" in text
+    assert "mask_off_by_one , 3 submissions, notebook 01_masks Position 2" in text
+    (first, *_) = [i for i in figures.items(graded, LAB) if i.label == "1.2"]
+    assert (first.passed, first.of, first.causes[0].count) == (1, 4, 3)
+    lines = list(csv.DictReader(io.StringIO(figures.table([first]))))
+    assert lines[0]["share"] == "0.250" and lines[0]["example_of"] == "s0"
 
 
 def test_missing_file_is_asked_for_and_a_flag_is_still_looked_at():
@@ -98,12 +119,15 @@ def test_browser_sorts_searches_and_follows_links(tmp_path):
     file, profile = tmp_path / "out/index.html", tmp_path / "profile"
 
     def order(**state: object) -> list[str]:
-        body = dumped(file, profile, **state).split("<tbody>")[-1].split("</tbody>")[0]
+        made = dumped(file, profile, **state).split('<table id="class">')[1]
+        body = made.split("<tbody>")[1].split("</tbody>")[0]
         shown = re.findall(r'<tr class="\w+"( hidden="")?>.*?<a href="([^"]+)">', body)
         for _, link in shown:
             assert (tmp_path / "out" / link).is_file()
         return [link.split("/")[1].split("_")[0] for hidden, link in shown if not hidden]
 
     assert order() == ["anna", "ben", "carl", "dora"]
-    assert order(sort=2, down=1, search="PASSED") == ["anna", "dora", "ben"]
+    assert order(sort=2, down=1, search="PASSED") == ["anna", "dora"]
+    assert order(search="not passed") == order(status="not passed") == ["ben"]
+    assert order(search="passed ann") == ["anna"]
     assert "2 of 4" in dumped(file, profile, search="100", sort=2)

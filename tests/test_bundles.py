@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -163,47 +163,107 @@ def test_set_up_installs_what_the_grader_needs(bundle, tmp_path, new):
         assert done.returncode == 1 and "choose a base image" in done.stderr
 
 
-def graded_step(tmp_path: Path, tree: dict[str, Any] | None, code: int) -> tuple[int, str, Path]:
-    """Run the step of the workflow that grades, with a stand-in for the grader."""
+def step_of(tmp_path: Path, workflow: str, job: str, name: str) -> str:
+    """Return what a step of a workflow runs."""
     bundles.build(tmp_path / "dist")
-    workflow = yaml.safe_load((tmp_path / "dist" / bundles.WORKFLOW).read_text())
-    (step,) = [s for s in workflow["jobs"]["grade"]["steps"] if s.get("id") == "lab"]
-    python = tmp_path / "lab/.venv/bin/python"
+    found = yaml.safe_load((tmp_path / "dist" / workflow).read_text())
+    (step,) = [s for s in found["jobs"][job]["steps"] if s.get("name") == name]
+    return step["run"]
+
+
+def checked(tmp_path: Path, tree: dict[str, Any] | None, code: int) -> tuple[int, str]:
+    """Run the step of a student's workflow that checks, with a stand-in for the grader."""
+    text = step_of(tmp_path, "github-student.yml", "check", "check")
+    python = tmp_path / "repository/.venv/bin/python"
     python.parent.mkdir(parents=True)
     log = tmp_path / "words"
     python.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > "{log}"\nexit {code}\n')
     python.chmod(0o755)
     if tree is not None:
-        platforms.export(tree, ["github", "markdown", "classroom"], tmp_path / "graded")
-    files = {name: str(tmp_path / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+        out = tmp_path / "repository/reports/starter"
+        platforms.export(tree, ["github", "markdown"], out)
     done = subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", step["run"]],
-        cwd=tmp_path / "lab", env=os.environ | files, capture_output=True, text=True,
+        ["bash", "-e", "-o", "pipefail", "-c", text], cwd=tmp_path / "repository",
+        env=os.environ | {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")},
+        capture_output=True, text=True,
     )  # fmt: skip
     command_line.parser().parse_args(log.read_text().split()[2:])
-    return done.returncode, done.stdout, tmp_path
+    return done.returncode, done.stdout
 
 
-def test_workflow_annotates_sums_up_and_reports(tmp_path):
-    code, said, folder = graded_step(tmp_path, mixed(), 1)
-    assert code == 0 and "::error file=transformer/masks.py," in said
-    assert "34 of 100 points" in (folder / "GITHUB_STEP_SUMMARY").read_text()
-    name, value = (folder / "GITHUB_OUTPUT").read_text().split("=", 1)
-    assert name == "result"
-    assert json.loads(base64.b64decode(value))["max_score"] == 100
+def test_students_workflow_annotates_and_sums_up(tmp_path):
+    code, said = checked(tmp_path, mixed(), 1)
+    # Paths are those within the repository.
+    assert code == 1 and "::error file=starter/transformer/masks.py,title=" in said
+    assert "file=starter/transformer/residual.py,line=3," in said
+    assert "34 of 100 points" in (tmp_path / "summary").read_text()
 
 
 @pytest.mark.parametrize("code", [2, 3])
-def test_workflow_ends_with_what_went_wrong(tmp_path, code):
-    assert graded_step(tmp_path, None, code)[0] == code
-    assert not (tmp_path / "GITHUB_OUTPUT").exists()
+def test_students_workflow_ends_with_what_went_wrong(tmp_path, code):
+    assert checked(tmp_path, None, code)[0] == code
+
+
+def test_nothing_secret_is_in_a_students_workflow(tmp_path):
+    bundles.build(tmp_path)
+    assert "secrets." not in (tmp_path / "github-student.yml").read_text()
+    staff = yaml.safe_load((tmp_path / "github-grade.yml").read_text())
+    for step in staff["jobs"]["grade"]["steps"]:
+        secret = "secrets.LAB_TOKEN" in str(step.get("env", {}))
+        assert secret == (step.get("name") in ("clone", "report")), step
+
+
+def test_staffs_workflow_clones_grades_and_reports(tmp_path):
+    steps = [
+        step_of(tmp_path, "github-grade.yml", "grade", name)
+        for name in ("clone", "grade", "report")
+    ]
+    lab, tools, log = tmp_path / "lab", tmp_path / "tools", tmp_path / "log"
+    (lab / ".venv/bin").mkdir(parents=True)
+    tools.mkdir()
+    rows = "submission,status,score,max_score\nlab-ann,passed,100,100\nlab-bob,ungradable,,100\n"
+    scripts = {
+        tools / "gh": f"""echo "gh $*" >> "{log}"
+            case "$1 $2" in
+              "repo list") printf 'lab-ann\\nother\\nLAB-bob\\n';;
+              "repo clone") git init -q "$4" && git -C "$4" -c user.name=a -c user.email=b \
+                commit -q --allow-empty -m one;;
+            esac""",
+        lab / ".venv/bin/python": f"""
+            if [ "$1" = - ]; then exec "{sys.executable}" -; fi
+            echo "$*" >> "{log}"; mkdir ../grading
+            printf '{rows}' > ../grading/gradebook.csv; exit 1""".replace("\nlab", "\\nlab")
+        .replace("max_score\n", "max_score\\n")
+        .replace(",100\n'", ",100\\n'"),
+    }
+    for path, body in scripts.items():
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{tools}:{os.environ['PATH']}", "ORGANISATION": "uni", "PREFIX": "lab-",
+    }  # fmt: skip
+    for text in steps:
+        done = subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", text],
+            cwd=lab, env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    said = log.read_text()
+    assert "gh repo clone uni/lab-ann ../clones/lab-ann" in said and "other" not in said
+    assert "clone uni/LAB-bob" in said
+    (batch,) = [line for line in said.splitlines() if line.startswith("-m grader batch")]
+    command_line.parser().parse_args(batch.split()[2:])
+    (told,) = [line for line in said.splitlines() if line.startswith("gh api")]
+    assert "repos/uni/lab-ann/statuses/" in told and "state=success" in told
+    assert told.endswith("description=100 of 100 points")
 
 
 def prairielearn(tmp_path: Path, bundle: Path) -> tuple[int, dict[str, Any]]:
     """Run PrairieLearn's entry point in a folder laid out as its containers are."""
     with zipfile.ZipFile(bundle.parent / bundles.PRAIRIELEARN) as archive:
         archive.extractall(tmp_path)
-    entry = json.loads((tmp_path / "info.json").read_text())["externalGradingOptions"]["entrypoint"]
+    question = tmp_path / "questions/transformer-lab"
+    entry = json.loads((question / "info.json").read_text())["externalGradingOptions"]["entrypoint"]
     script = tmp_path / Path(entry).relative_to("/grade")
     script.chmod(0o755)
     environment = os.environ | {"GRADE_ROOT": str(tmp_path), "PYTHON": sys.executable}
@@ -213,8 +273,40 @@ def prairielearn(tmp_path: Path, bundle: Path) -> tuple[int, dict[str, Any]]:
     return done.returncode, found
 
 
+def test_prairielearn_question_is_whole_and_stays_the_same(bundle, tmp_path):
+    with zipfile.ZipFile(bundle.parent / bundles.PRAIRIELEARN) as archive:
+        archive.extractall(tmp_path)
+    course = json.loads((tmp_path / "infoCourse.json").read_text())
+    assert {"uuid", "name", "title", "topics", "tags", "assessmentSets"} == set(course)
+    info = json.loads((tmp_path / "questions/transformer-lab/info.json").read_text())
+    # The uuid is what PrairieLearn knows the question by: another one would be another question.
+    assert info["uuid"] == "040197b4-b885-41f5-af02-2a24c88514da"
+    assert {"uuid", "title", "topic", "type", "gradingMethod", "singleVariant"} | {
+        "externalGradingOptions"
+    } == set(info)
+    assert info["topic"] in [topic["name"] for topic in course["topics"]]
+    options = info["externalGradingOptions"]
+    assert options["timeout"] <= 600 and set(options) <= {
+        "enabled", "image", "entrypoint", "timeout", "serverFilesCourse", "enableNetworking",
+        "environment",
+    }  # fmt: skip
+    page = (tmp_path / "questions/transformer-lab/question.html").read_text()
+    assert page.count("<pl-file-upload") == 1
+    taken = [
+        re.search(rf'(?<![-\w]){n}="(.*?)"', page)[1] for n in ("file-names", "optional-file-names")
+    ]
+    points = settings.load().points
+    required = list(dict.fromkeys(stub.file for stub in points.stubs))
+    rest = dict.fromkeys(stub.file for stub in points.stretch if stub.file not in required)
+    assert taken == [", ".join(required), ", ".join(rest)]
+    for element in ("pl-question-panel", "pl-submission-panel", "pl-external-grader-results"):
+        assert f"<{element}>" in page
+    assert platforms.EXPORTERS["prairielearn"].most_bytes <= 1_000_000
+
+
 def test_prairielearn_grades_a_starter(bundle, tmp_path):
-    shutil.copytree(STARTER, tmp_path / "student/transformer")
+    # Uploads are flat.
+    shutil.copytree(STARTER, tmp_path / "student", ignore=shutil.ignore_patterns("__*"))
     code, found = prairielearn(tmp_path, bundle)
     assert (code, found["gradable"], found["score"]) == (0, True, 0.0)
 

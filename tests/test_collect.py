@@ -262,7 +262,7 @@ def test_classroom_clones_are_called_as_their_users(tmp_path: Path) -> None:
     files = tree("lab-1-anna/") | tree("lab-1-bob-lee/")
     files |= {"lab-1-anna/.git/HEAD": b"x", "lab-1-bob-lee/.git/HEAD": b"x"}
     found = collect(write(tmp_path / "clones", files), LAB)
-    assert found.report.layout == "GitHub Classroom"
+    assert found.report.layout == "GitHub repositories"
     assert [one.students[0].ids for one in found.submissions] == [("anna",), ("bob-lee",)]
     assert staged(found) == {"lab-1-anna": FILES, "lab-1-bob-lee": FILES}
 

@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import re
 import unittest
 import xml.etree.ElementTree as ET
 from typing import Any
@@ -164,6 +165,27 @@ def test_annotations_are_one_command_a_line() -> None:
     assert len(lines) == 2
 
 
+def test_annotation_carries_the_line_that_the_text_names() -> None:
+    lines = text_of("github", mixed()).splitlines()
+    (found,) = [line for line in lines if "transformer/residual.py" in line]
+    assert found.startswith("::error file=transformer/residual.py,line=3,title=")
+
+
+def test_classroom_50_gets_whole_points_and_no_score_after_a_grader_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CLASSROOM", "cs")
+    monkeypatch.setenv("COMMIT_URL", "https://x.org/c")
+    out = json.loads(text_of("classroom50", mixed()))
+    assert (out["schema"], out["classroom"]) == ("classroom50/result/v1", "cs")
+    assert out["commit"] == out["review"] == "https://x.org/c"
+    assert (out["score"], out["max-score"]) == (34, 100)
+    assert sum(test["score"] for test in out["tests"]) == 34
+    for test in out["tests"]:
+        assert set(test) == {"test-name", "passed", "score", "max-score"}
+    assert json.loads(text_of("classroom50", broken()))["score"] is None
+
+
 def test_annotations_stay_below_what_actions_shows() -> None:
     lines = text_of("github", mixed()).splitlines()
     assert sum(line.startswith("::error") for line in lines) == 7
@@ -203,6 +225,38 @@ def test_junit_counts_what_junitparser_counts() -> None:
     before = (xml.tests, xml.failures, xml.errors, xml.skipped)
     xml.update_statistics()
     assert before == (xml.tests, xml.failures, xml.errors, xml.skipped) == (10, 2, 5, 1)
+
+
+NUMBER_TEXT = re.compile(r"\d+(?:\.\d+)?")
+# What junit-10.xsd of Jenkins's xunit plugin allows: attributes, of which required, and children.
+XSD = {
+    "testsuites": ({"name", "time", "tests", "failures", "errors"}, set(), {"testsuite"}),
+    "testsuite": (
+        {"name", "tests", "failures", "errors", "skipped", "time", "timestamp", "hostname", "id",
+         "package", "file", "log", "url", "group"},
+        {"name", "tests", "failures", "errors"},
+        {"testcase", "properties", "system-out", "system-err"},
+    ),
+    "testcase": (
+        {"name", "time", "classname", "group"}, {"name"},
+        {"failure", "error", "skipped", "system-out", "system-err"},
+    ),
+    **dict.fromkeys(("failure", "error", "skipped"), ({"type", "message"}, set(), set())),
+    "system-out": (set(), set(), set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("result", [tree(), mixed(), broken(), tree() | {"complete": False}])
+def test_junit_is_valid_for_jenkins(result: dict[str, Any]) -> None:
+    root = ET.fromstring(text_of("junit", result))
+    assert root.tag == "testsuites"
+    for element in root.iter():
+        allowed, required, children = XSD[element.tag]
+        assert required <= set(element.attrib) <= allowed, element.tag
+        assert {child.tag for child in element} <= children
+        assert NUMBER_TEXT.fullmatch(element.get("time", "0"))
+        for name in ("tests", "failures", "errors", "skipped"):
+            assert element.get(name, "0").isdecimal()
 
 
 def test_junit_has_an_error_where_the_grader_failed_or_did_not_finish() -> None:

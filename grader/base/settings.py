@@ -5,12 +5,13 @@ The annotations below are the whole schema; msgspec applies it.
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, cached_property
 from pathlib import Path
@@ -219,6 +220,25 @@ class PointsTable:
 
 
 @dataclass(frozen=True)
+class Late:
+    """What lateness costs; times of the platform without a zone are taken as the deadline's.
+
+    Attributes:
+        deadline: a date and time.
+        grace_minutes: after it that cost nothing.
+        penalty_per_day: share of the score for each day that has begun.
+        most: share of the score that is taken off at most.
+        extensions: days more, by student: an id, login, address or folder's name.
+    """
+
+    deadline: datetime.datetime
+    grace_minutes: NotNegative = 0.0
+    penalty_per_day: Share = 0.1
+    most: Share = 1.0
+    extensions: dict[str, NotNegative] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Settings:
     """All of lab.toml."""
 
@@ -235,6 +255,7 @@ class Settings:
     limits: Limits
     staging: Staging
     points: PointsTable
+    late: Late | None = None
 
 
 def enlarged(lab: Settings, task: str) -> Settings:

@@ -6,7 +6,9 @@ bytes of a submission, and the bytes of its result.
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future
 from importlib import import_module
 from queue import Empty, SimpleQueue
@@ -35,6 +37,33 @@ def grade(task: bytes, budget_s: float) -> bytes:
         return child.ask(task, again=True)
     finally:
         _children.put(child)
+
+
+def plain_grade() -> Callable[[bytes, float], bytes]:
+    """Return `grade` as a scheduler takes it that has no grader: it imports only where it runs.
+
+    A function within a function travels by what it does, not by the name of its module.
+    """
+
+    def run(task: bytes, budget_s: float) -> bytes:
+        from grader.classroom.cluster import grade
+
+        return grade(task, budget_s)
+
+    return run
+
+
+def plain_probe() -> Callable[[], str]:
+    """Return what tells, on a worker, why it could not grade; "" = it can."""
+
+    def run() -> str:
+        try:
+            import grader.classroom.cluster  # noqa: F401
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    return run
 
 
 class Cluster:
@@ -72,6 +101,16 @@ class Cluster:
                 f"--cluster {address}: no Dask scheduler answers there ({error}); expected an "
                 f"address such as tcp://10.0.0.7:8786, or {LOCAL}"
             ) from None
+        with contextlib.suppress(TimeoutError):  # a queue may take longer; the class then waits
+            self.client.wait_for_workers(1, timeout=_ANSWER_S)
+        lacking = {who: why for who, why in self.client.run(plain_probe()).items() if why}
+        if lacking:
+            who, why = next(iter(lacking.items()))
+            self.client.close()
+            raise BatchError(
+                f"--cluster {address}: of its workers {len(lacking)} cannot grade, such as {who} "
+                f"({why}); they need the lab's folder on PYTHONPATH and its packages"
+            )
         self.executor = self.client.get_executor(pure=False, retries=_RETRIES)
 
     @property
@@ -82,7 +121,7 @@ class Cluster:
 
     def submit(self, task: bytes) -> Future[bytes]:
         """Begin a grading."""
-        future: Future[bytes] = self.executor.submit(grade, task, self.budget_s)
+        future: Future[bytes] = self.executor.submit(plain_grade(), task, self.budget_s)
         return future
 
     def close(self) -> None:

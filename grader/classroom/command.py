@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from grader.base.progress import Shown
 from grader.base.result import number
 from grader.base.settings import Settings
 from grader.base.text import one_line
-from grader.classroom import compare, keys, merge, page, uploads
+from grader.classroom import compare, figures, keys, marks, merge, page, uploads
 from grader.classroom.cluster import Cluster
 from grader.classroom.collect import (
     Collected,
@@ -32,6 +32,7 @@ from grader.classroom.collect import (
 )
 from grader.classroom.gradebooks import Grade, GradebookError, fill
 from grader.classroom.loop import Engine, Loop
+from grader.classroom.people import id_key
 from grader.classroom.rows import Row, count, gradebook, missing_row
 from grader.classroom.store import STATE, BatchError, Output, compact
 from grader.run.pool import ONE_THREAD, Pool, cores
@@ -57,10 +58,16 @@ def main(options: argparse.Namespace, engine_of: EngineOf | None = None) -> int:
             # Whatever is wrong with it is better said before a class is graded.
             nobody = Grade("", (), "", None, number(Fraction(lab.points.maximum)))
             fill(_bytes(options.fill, "gradebook"), [nobody], options.column)
+        own = options.adjustments or options.out / marks.NAME
+        adjusted = []
+        if options.adjustments or own.exists():
+            adjusted = marks.read(_bytes(own, "file of adjustments"), lab)
         collection = collect(options.source, lab, roster, options.pattern)
         shared = keys.inputs(lab, chosen_isolation(options.isolation).contained)
         with Output(options.out, merge.name_of(options.shard) if options.shard else "") as output:
-            batch = Batch(options, engine_of or usual_engine, lab, shared, output, collection)
+            batch = Batch(
+                options, engine_of or usual_engine, lab, shared, output, collection, adjusted
+            )
             try:
                 return batch.shard() if options.shard else batch.whole(old)
             except OSError as error:
@@ -83,6 +90,7 @@ class Batch:
     shared: keys.Inputs
     output: Output
     collection: Collection
+    adjustments: list[marks.Adjustment] = field(default_factory=list)
 
     def whole(self, old: tuple[Row, list[Row]] | None) -> int:
         """Grade or merge the whole class, write all that is made of it, and compare with `old`."""
@@ -92,17 +100,24 @@ class Batch:
         rows = self._run(self.collection.submissions, views=True)
         most = number(Fraction(self.lab.points.maximum))
         rows += [missing_row(student, most) for student in self.collection.missing]
-        self._write(rows)
-        for line in uploads.write(output, rows, options.fill, options.column):
+        shown = marks.final(rows, self.adjustments, self.lab.late)
+        marks.tell(output, shown)
+        self._write(rows, shown)
+        for line in uploads.write(output, shown, options.fill, options.column):
             print(line)
         if old is not None:
             report_changes(output, compare.changes(old, self.shared, rows))
         counts = count(rows)
-        print(f"{len(rows)} in the class: {_counted(counts) or 'none'}")
-        print(
+        self._tell(f"{len(rows)} in the class: {_counted(counts) or 'none'}")
+        self._tell(
             f"gradebook: {output.folder / 'gradebook.csv'}   page: {output.folder / 'index.html'}"
         )
         return exit_code(counts)
+
+    def _tell(self, line: str) -> None:
+        """Print a line, unless the batch is to be quiet."""
+        if not self.options.quiet:
+            print(line)
 
     def shard(self) -> int:
         """Grade one share of the class into the store."""
@@ -124,8 +139,9 @@ class Batch:
         using = nullcontext() if merging else closing(self.engine_of(options, self.lab, output))
         with using as engine, progress:
             loop = Loop(
-                self.lab, self.shared, output, engine, options.isolation, told(progress), views
-            )
+                self.lab, self.shared, output, engine, options.isolation, told(progress), views,
+                picked(options.only),
+            )  # fmt: skip
             try:
                 return loop.run(submissions)
             finally:
@@ -135,10 +151,10 @@ class Batch:
                     text = csv_text([("submission", "seconds"), *lines])
                     write_text(output.folder / "timings.csv", [text])
 
-    def _write(self, rows: list[Row]) -> None:
-        """Write what is made of all rows."""
+    def _write(self, rows: list[Row], shown: list[Row]) -> None:
+        """Write what is made of all rows, and of their scores as they count."""
         submissions, report = self.collection.submissions, self.collection.report
-        report.unreadable = [
+        report.ungradable = [
             f"{one.who}: {row['cause']}"
             for one, row in zip(submissions, rows, strict=False)  # then those of whom nothing came
             if row["status"] == "ungradable"
@@ -148,9 +164,37 @@ class Batch:
         folder = self.output.folder
         with replacing(folder / STATE) as file:
             file.writelines(map(compact, [{"inputs": vars(self.shared)}, *rows]))
-        write_text(folder / "gradebook.csv", [gradebook(rows)])
+        write_text(folder / "gradebook.csv", [gradebook(shown)])
+        write_text(folder / "tasks.csv", [figures.table(figures.items(rows, self.lab))])
         write_text(folder / "collection.txt", (f"{line}\n" for line in lines))
-        write_text(folder / "index.html", page.render(rows, lines, self.lab))
+        write_text(folder / "index.html", page.render(shown, lines, self.lab))
+
+
+def picked(wanted: Sequence[str]) -> Callable[[Row], bool] | None:
+    """Return what tells whether a row is to be graded again; None = all as usual.
+
+    Raises:
+        BatchError: a wish has another form than KIND=VALUE, or an unknown kind.
+    """
+    pairs = [tuple(text.split("=", 1)) for text in wanted]
+    for pair in pairs:
+        if len(pair) != 2 or pair[0] not in ("student", "status", "task", "flag"):
+            raise BatchError(
+                "--only expects student=, status=, task= or flag= and a value: got "
+                + "=".join(pair)
+            )
+
+    def is_picked(row: Row) -> bool:
+        undone = [name for name, item in row["items"].items() if item["status"] != "passed"]
+        of = {
+            "student": list(map(id_key, marks.names(row))),
+            "status": [row["status"]],
+            "task": undone,
+            "flag": row["flags"],
+        }
+        return any((id_key(v) if k == "student" else v) in of[k] for k, v in pairs)
+
+    return is_picked if pairs else None
 
 
 def told(progress: Shown) -> Callable[[Row, bool], None]:
@@ -193,6 +237,9 @@ def refuse_at_odds(options: argparse.Namespace) -> None:
     if options.shard and later:
         names = " and ".join(f"--{name}" for name in later)
         raise BatchError(f"--shard grades its share only: give {names} when all shards have ended")
+    picked(options.only)
+    if options.only and (options.shard or options.merge is not None):
+        raise BatchError("--only regrades in one run: leave --shard and --merge out")
     if options.column and not options.fill:
         raise BatchError(
             "--column names a column of the gradebook that --fill names: got no --fill"

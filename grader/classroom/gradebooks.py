@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from grader.base.csvtext import Cell, Table, read_table
 from grader.base.result import number
-from grader.classroom.people import match, name_key
+from grader.classroom.people import id_key, match, name_key
 from grader.report.platforms.common import exact
 
 _TITLE_ID = re.compile(r"(?s)(.*\S)\s+\((\d+)\)")
@@ -145,7 +145,7 @@ def fill_moodle(data: bytes, grades: Sequence[Grade], grade_column: str | None =
     columns = _Columns(
         own=heads.index(identifier),
         others=[heads.index(h) for h in ("ID number", *address[:1]) if h in heads],
-        name=[heads.index("Full name") if "Full name" in heads else min(1, len(heads) - 1)],
+        name=_moodle_name(heads),
         grade=column,
     )
     filled = _fill(table, [i for i in students if i not in closed], columns, grades)
@@ -166,7 +166,9 @@ def _canvas_column(heads: list[str], assignment: str | None) -> int:
         return fits[0]
     titled = _few([heads[k] for k in found]) or "none"
     what = f"the assignment {assignment!r}" if assignment else "one assignment"
-    raise GradebookError(f"expected {what} among the columns with an id, got {titled}: name one")
+    raise GradebookError(
+        f"expected {what} among the columns with an id, got {titled}: name it with --column"
+    )
 
 
 def _canvas_extra(values: list[str]) -> bool:
@@ -193,7 +195,14 @@ def _moodle_columns(
     constant = [k for k, head in enumerate(heads) if k and _constant(cells[head])]
     if len(constant) == 1:
         return constant[0] - 1, constant[0]
-    raise GradebookError(f"which column holds the grade? name one of {_few(heads)}")
+    raise GradebookError(f"which column holds the grade? name it with --column: {_few(heads)}")
+
+
+def _moodle_name(heads: list[str]) -> list[int]:
+    """Return the columns of the name, whole or split; they follow the identifier."""
+    split = [heads.index(head) for head in ("First name", "Last name") if head in heads]
+    whole = heads.index("Full name") if "Full name" in heads else min(1, len(heads) - 1)
+    return split if len(split) == 2 and "Full name" not in heads else [whole]
 
 
 def _constant(values: list[str]) -> bool:
@@ -219,13 +228,13 @@ def _fill(table: Table, rows: list[int], columns: _Columns, grades: Sequence[Gra
     def of_grade(grade: Grade) -> list[list[str]]:
         if grade.platform_id:
             return [[grade.platform_id], *([] for _ in columns.others), []]
-        ids = [text.casefold() for text in grade.ids]
+        ids = [id_key(text) for text in grade.ids]
         return [[], *(ids for _ in columns.others), [name_key(grade.name)]]
 
     def of_row(row: int) -> list[list[str]]:
         own = _value(table, row, columns.own)
         found = _IDENTIFIER.fullmatch(own)
-        others = ([_value(table, row, k).casefold()] for k in columns.others)
+        others = ([id_key(_value(table, row, k))] for k in columns.others)
         name = " ".join(_value(table, row, k) for k in columns.name)
         return [[found[1] if found else own], *others, [name_key(name)]]
 

@@ -27,7 +27,7 @@ class Inputs:
     Attributes:
         submission: what was read of the submission, notes included; "" before it is known.
         grader: the grader's source and the given files.
-        configuration: lab.toml, its salt aside.
+        configuration: lab.toml, its salt and late policy aside.
         seed: the rule that makes seeds: the salt.
         versions: of Python, its packages and the kind of machine.
         contained: whether workers cannot read the grader's files.
@@ -57,7 +57,7 @@ def inputs(lab: Settings, contained: bool) -> Inputs:
     return Inputs(
         submission="",
         grader=_source(),
-        configuration=hashlib.sha256(repr(replace(lab, salt="-")).encode()).hexdigest(),
+        configuration=hashlib.sha256(repr(replace(lab, salt="-", late=None)).encode()).hexdigest(),
         seed=_digest(["SHA-256 of salt and submission", lab.salt]),
         versions=_digest(versions),
         contained=contained,

@@ -76,6 +76,8 @@ class Loop:
         isolation: what the workers are to use.
         hear: is told of every submission that is done: its row, and whether it was graded now.
         views: whether the students' folders are written.
+        only: picks of the last run's rows those that are graded again, even if nothing changed; the
+            others stay as they are. What the last run does not know is graded.
         rows: by name, of the submissions that are done.
         seconds: by name, of those that were graded now.
         futures: what is being graded, by what key.
@@ -89,6 +91,7 @@ class Loop:
     isolation: str
     hear: Callable[[Row, bool], None]
     views: bool = True
+    only: Callable[[Row], bool] | None = None
     rows: dict[str, Row] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     futures: dict[Future[bytes], str] = field(default_factory=dict)
@@ -104,12 +107,18 @@ class Loop:
         Raises:
             OSError: the output disk is full, or cannot be written; what is stored stays.
         """
+        kept = {name for name, row in self.old.items() if self.only and not self.only(row)}
+        for one in submissions:
+            if one.key in kept:
+                self.rows[one.key] = self.old[one.key]
+                self.hear(self.old[one.key], False)
+        submissions, everybody = [one for one in submissions if one.key not in kept], submissions
         later = [one for one in submissions if not self._begin(one)]
         for one in later:
             self._begin(one, last=True)
         while self.futures:
             self._finish()
-        return [self.rows[one.key] for one in submissions]
+        return [self.rows[one.key] for one in everybody]
 
     def _begin(self, one: Collected, *, last: bool = False) -> bool:
         """Begin with a submission; return False where it is unfinished and better begun `last`.
@@ -124,7 +133,7 @@ class Loop:
         waiting = Waiting(one, notes, self.shared.of(staged))
         if waiting.key in self.waiting:
             self.waiting[waiting.key].append(waiting)
-        elif self._known(waiting):
+        elif (self.only is None or one.key not in self.old) and self._known(waiting):
             return True
         elif self.engine is None:
             self._without(waiting, "not_graded", "no shard has graded it")

@@ -15,6 +15,8 @@ from urllib.parse import quote
 
 from grader.base.places import TEMPLATES
 from grader.base.settings import Settings
+from grader.base.text import one_line
+from grader.classroom.figures import Item, items, monday
 from grader.classroom.rows import ABSENT, INCOMPLETE, STATUSES, Row, action, count
 from grader.report.html_report import WORDS, template
 from grader.report.witness import cut
@@ -64,6 +66,8 @@ def render(rows: Sequence[Row], collected: Sequence[str], lab: Settings) -> Iter
         flagged=sum(bool(row["flags"]) for row in rows),
         incomplete=codes[ABSENT],
         ask=INCOMPLETE,
+        tasks=list(map(shown_item, items(rows, lab))),
+        monday=monday(rows),
         stops=stops(rows, lab.points.gates),
         diagnoses=diagnoses(rows, codes),
         distribution=distribution(scores, float(lab.points.maximum)),
@@ -93,7 +97,19 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
         "code": cut(next(iter(row["codes"]), ""), 80),
         "late": "late" if row["late"] else "",
         "flags": cut(" ".join(row["flags"]), 120),
-        "action": action(row),
+        "action": "; ".join([*map(one_line, row.get("comments", ())), action(row)]),
+    }
+
+
+def shown_item(item: Item) -> dict[str, Any]:
+    """Return what the page shows of a task or gate."""
+    return {
+        "label": item.label if item.label.startswith("gate") else f"task {item.label}",
+        "name": item.name,
+        "passed": item.passed,
+        "of": item.of,
+        "percent": f"{100 * item.share:.0f} %" if item.of else "",
+        "causes": [(cut(c.code, 80), c.count, cut(c.example, 240)) for c in item.causes],
     }
 
 

@@ -13,6 +13,11 @@ def name_key(name: str) -> str:
     return " ".join(sorted(text.replace(",", " ").split()))
 
 
+def id_key(text: str) -> str:
+    """Return an id, login or address in the form in which they are compared."""
+    return unicodedata.normalize("NFC", text.strip()).casefold()
+
+
 Keys = Sequence[Iterable[str]]
 
 

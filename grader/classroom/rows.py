@@ -13,6 +13,7 @@ from typing import Any
 
 from grader.base.csvtext import cell, csv_text
 from grader.classroom.collect import Collected, Student
+from grader.classroom.figures import items_of
 from grader.classroom.keys import Inputs
 from grader.classroom.messages import Who
 
@@ -64,6 +65,7 @@ def verdict(tree: Mapping[str, Any]) -> Row:
         "cause": said["cause"] if said else bad[0][1]["summary"] if bad else "",
         "flags": [flag["code"] for flag in tree["integrity"]["flags"]],
         "scores": {name: e["score"] for name, e in parts + gates},
+        "items": items_of(tree),
     }
 
 
@@ -80,6 +82,7 @@ def no_verdict(status: str, cause: str, max_score: int | float) -> Row:
         "cause": cause,
         "flags": [],
         "scores": {},
+        "items": {},
     }
 
 
@@ -90,6 +93,7 @@ def row(one: Collected, notes: Sequence[str], inputs: Inputs | None, found: Row)
         "path": Who.of(one, tuple(notes)).place,
         "students": [{**asdict(student), "ids": list(student.ids)} for student in one.students],
         "late": one.late,
+        "handed_in": one.handed_in,
         "upload": one.upload,
         "notes": list(notes),
         "submission": inputs.submission if inputs else "",
@@ -120,6 +124,7 @@ def count(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 COLUMNS = (
     "student_id", "name", "email", "platform_id", "submission", "status", "score", "max_score",
     "late", "stopped_at", "first_problem", "how", "diagnosis", "cause", "flags", "to_do", "notes",
+    "graded_score", "late_penalty", "comments",
 )  # fmt: skip
 
 
@@ -132,13 +137,22 @@ def _lines(found: Mapping[str, Any]) -> Iterator[list[Any]]:
     late = {None: "", True: "yes", False: "no"}[found["late"]]
     score = "" if found["score"] is None else found["score"]
     words = [
-        found["stopped"], found["first"], found["how"], next(iter(found["codes"]), ""),
-        found["cause"], " ".join(found["flags"]), action(found), "; ".join(found["notes"]),
-    ]  # fmt: skip
+        found["stopped"],
+        found["first"],
+        found["how"],
+        next(iter(found["codes"]), ""),
+        found["cause"],
+        " ".join(found["flags"]),
+        action(found),
+        "; ".join(found["notes"]),
+    ]
+    graded = found.get("graded", found["score"])
+    after = ["" if graded is None else graded, found.get("penalty", 0)]
+    after.append(cell("; ".join(found.get("comments", ()))))  # fmt: skip
     for student in found["students"] or [{}]:
         ids = student.get("ids") or [student.get("platform_id") or found["name"]]
         who = [ids[0], *(student.get(k, "") for k in ("name", "email", "platform_id"))]
         yield [
             *map(cell, (*who, found["name"])), found["status"], score, found["max_score"], late,
-            *map(cell, words),
+            *map(cell, words), *after,
         ]  # fmt: skip

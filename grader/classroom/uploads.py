@@ -26,7 +26,7 @@ def grades(rows: Iterable[Row]) -> list[Grade]:
             row["max_score"],
         )
         for row in rows
-        if row["status"] != "missing"
+        if row["status"] != "missing" or row["score"] is not None
         for student in row["students"]
     ]
 

@@ -128,6 +128,12 @@ def _batch(command: argparse.ArgumentParser) -> None:
     command.add_argument("--pattern", metavar="REGEX", help="another layout; has (?P<student_id>)")
     command.add_argument("--compare", type=Path, metavar="OLD", help="list changed scores, and why")
     command.add_argument("--fill", type=Path, metavar="CSV", help="a Canvas or Moodle export")
+    command.add_argument("--adjustments", type=Path, metavar="CSV",
+                         help="a person's word on scores (OUT/adjustments.csv)")  # fmt: skip
+    command.add_argument(
+        "--only", action="append", default=[], metavar="KIND=VALUE",
+        help="regrade only student=, status=, task= or flag=; keep the rest",
+    )  # fmt: skip
     command.add_argument("--column", metavar="NAME", help="its assignment, where that is unclear")
     command.add_argument("--shard", type=_shard, metavar="I/N", help="grade part I of N only")
     command.add_argument(

@@ -1,4 +1,4 @@
-"""What a platform takes as it is: autograders, and a workflow for GitHub Classroom.
+"""What a platform takes as it is: autograders, and two workflows for GitHub.
 
 In an autograder are the whole grader, its oracle and lab.toml with the instructor's salt,
 be it from that file or from GRADER_SALT; so it is for the platform only, never for students. The
@@ -22,7 +22,11 @@ from grader.report.platforms.jobs import problems
 from grader.upkeep.release import Files, ReleaseError, asked_tasks, starter_files, tree_files
 
 NAME = "gradescope-autograder.zip"
-WORKFLOW = "github-classroom.yml"
+# File in dist, template, and what it is for. Only the staff's repository knows a secret.
+WORKFLOWS = {
+    "github-student.yml": ("student.yml", "for the repository that students of GitHub start from"),
+    "github-grade.yml": ("grade.yml", "for a private repository of the staff on GitHub"),
+}
 PRAIRIELEARN = "prairielearn.zip"
 AUTOLAB = "autolab.zip"
 TEMPLATES = "grader/report/templates"
@@ -45,13 +49,15 @@ def build(folder: Path, root: Path = ROOT) -> dict[Path, str]:
     write(folder / NAME, inside | tree_files(root / TEMPLATES / "gradescope"))
     write(folder / PRAIRIELEARN, course)
     write(folder / AUTOLAB, autolab)
-    replace_file(folder / WORKFLOW, (root / TEMPLATES / "github/grade.yml").read_bytes())
+    made = {}
+    for name, (template, purpose) in WORKFLOWS.items():
+        replace_file(folder / name, (root / TEMPLATES / "github" / template).read_bytes())
+        made[folder / name] = purpose
     return {
         folder / NAME: "for Gradescope, never for students",
         folder / PRAIRIELEARN: "for a course of PrairieLearn, never for students",
         folder / AUTOLAB: "for Autolab, never for students",
-        folder / WORKFLOW: "for the repository that students of GitHub Classroom start from",
-    }
+    } | made
 
 
 def grader_files(root: Path) -> Files:

@@ -10,6 +10,7 @@ raises IntakeError for that one alone. Nothing is ever unpacked.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
 
 from grader.base.settings import Settings
@@ -23,10 +24,12 @@ from grader.classroom.collect.layouts import (
     clones,
     folders_and_archives,
     is_class,
+    named_students,
 )
 from grader.classroom.collect.model import Collected, CollectError, Collection, Report, Student
 from grader.classroom.collect.roster import Roster, RosterError, compare, read_roster
 from grader.classroom.collect.source import Source, open_source
+from grader.classroom.people import id_key
 
 __all__ = [
     "CollectError",
@@ -49,9 +52,9 @@ def collect(
 
     Args:
         source: a folder or zip: of folders, of archives, or as Canvas, Moodle, Gradescope,
-            Blackboard or GitHub Classroom hand it out.
+            Blackboard or GitHub hand it out.
         settings: hold the task files and the limits.
-        roster: who should have handed in.
+        roster: who should have handed in; it also decides where a name is not clear.
         pattern: a regular expression over paths, for any other layout (see `by_pattern`).
 
     Raises:
@@ -63,7 +66,9 @@ def collect(
             layout = by_pattern(opened.files(), pattern)
         else:
             opened = unwrapped(opened)
-            layout = detect(opened, source, settings)
+            students = roster.students if roster else []
+            known = {id_key(text) for student in students for text in student.ids if text}
+            layout = detect(opened, source, settings, known)
     except OSError as error:
         raise CollectError(f"{source} cannot be read: {error.strerror or error}") from None
     if not layout.claims:
@@ -84,7 +89,7 @@ def unwrapped(opened: Source) -> Source:
     return opened
 
 
-def detect(opened: Source, path: Path, settings: Settings) -> Layout:
+def detect(opened: Source, path: Path, settings: Settings, known: Set[str]) -> Layout:
     """Recognise the layout by what lies at the top.
 
     Raises:
@@ -99,7 +104,7 @@ def detect(opened: Source, path: Path, settings: Settings) -> Layout:
     layout = (
         gradescope(tops, opened)
         or by_names(tops)
-        or clones(tops, opened)
+        or clones(tops, opened, known)
         or folders_and_archives(tops)
     )
     if layout is None:
@@ -108,4 +113,4 @@ def detect(opened: Source, path: Path, settings: Settings) -> Layout:
             f"{path} has no layout that is known (found {names}): expected a folder or archive "
             f"for each student, a platform's download, {METADATA}, or --pattern"
         )
-    return layout
+    return named_students(layout, opened, known) if layout.name == "Blackboard" else layout

@@ -13,6 +13,7 @@ from grader.base.text import one_line
 from grader.classroom.collect.layouts import Claim, Layout, stem_of
 from grader.classroom.collect.model import Collected, Report, Student, digest, safe_key
 from grader.classroom.collect.source import Source
+from grader.classroom.people import id_key
 from grader.intake import staging
 from grader.intake.entries import Entry, IntakeError, list_archive, too_many
 from grader.intake.staging import Staged
@@ -35,9 +36,9 @@ def gather(source: Source, layout: Layout, settings: Settings) -> tuple[list[Col
     taken: set[str] = set()
     for raw in sorted(groups):
         key = safe_key(raw)
-        if key.casefold() in taken:
+        if id_key(key) in taken:  # one folder where letters' case or marks do not count
             key = f"{key}-{digest(raw)}"
-        taken.add(key.casefold())
+        taken.add(id_key(key))
         one = Collected(key, _students(groups[raw]), None)
         submissions.append(_Gathering(source, one, expected, report).of(groups[raw]))
     report.refused += [one_line(text) for text in source.refused]
@@ -93,7 +94,8 @@ class _Gathering:
             except IntakeError as error:
                 self.notes.append(one_line(str(error)))
         late = None if claims[0].late is None else any(claim.late for claim in claims)
-        return replace(self.one, late=late, upload=upload, notes=tuple(self.notes))
+        when = next((claim.handed_in for claim in claims if claim.handed_in), latest)
+        return replace(self.one, late=late, upload=upload, notes=tuple(self.notes), handed_in=when)
 
     def _resolve(self, files: list[Claim]) -> None:
         """Find what is to be read: a folder or archive where it lies, or the pieces of it."""

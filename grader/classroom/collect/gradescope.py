@@ -32,8 +32,11 @@ def gradescope(tops: Mapping[str, bool], source: Source) -> Layout | None:
             who = ", ".join(s.who for s in students) or "nobody"
             layout.notes.append(f"{folder} ({who}) is in {METADATA} but did not come")
             continue
+        when = str(_get(entry, "created_at") or "")
         group = (f"group of {len(students)}",) if len(students) > 1 else ()
-        layout.claims.append(Claim(folder, folder, students, folder=True, notes=group))
+        layout.claims.append(
+            Claim(folder, folder, students, folder=True, notes=group, handed_in=when)
+        )
     unlisted = [n for n, is_folder in tops.items() if is_folder and n not in table]
     layout.claims += [Claim(name, name, (Student(ids=(name,)),), folder=True) for name in unlisted]
     layout.notes += [f"{name} is not in {METADATA}: whose it is, is unknown" for name in unlisted]

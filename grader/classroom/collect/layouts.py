@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from grader.classroom.collect.model import CollectError, Student
 from grader.classroom.collect.source import Source
+from grader.classroom.people import id_key
+from grader.intake.entries import IntakeError
 
 METADATA = "submission_metadata.yml"
 # Canvas calls the second lab.tar.gz of a student lab.tar-1.gz.
@@ -30,6 +32,7 @@ class Claim:
         key: the same for everything that belongs to one submission.
         target: the name of a file within the submission; "" for a folder or as it is called.
         attempt: the latest attempt of a key is graded.
+        handed_in: when, where that is not the attempt.
         number: the platform's of this file, where a higher one came later, or "".
         text: True for a page of text or a link, which holds no code.
         folder: True for a folder.
@@ -46,6 +49,7 @@ class Claim:
     folder: bool = False
     notes: tuple[str, ...] = ()
     number: str = ""
+    handed_in: str = ""
 
 
 @dataclass
@@ -83,7 +87,7 @@ FORMS = (
     Form(
         "Moodle", "_<id>_assignsubmission_file",
         re.compile(
-            r"(?s)(?P<name>.*)_(?P<platform_id>\d+)_assignsubmission_(?:file|(?P<text>[a-z]+))"
+            r"(?s)(?P<name>.*?)_(?P<platform_id>\d+)_assignsubmission_(?:file|(?P<text>[a-z]+))"
             r"(?:_(?P<file>.*))?"
         ),
         "{name}_{platform_id}_assignsubmission_file_", folders=True,
@@ -91,7 +95,7 @@ FORMS = (
     Form(
         "Blackboard", "_<user>_attempt_<time>",
         re.compile(
-            r"(?s).*_(?P<student_id>[^_]+)_attempt_(?P<timestamp>\d{4}(?:-\d\d){5})"
+            r"(?s)(?P<student_id>.+_[^_]+)_attempt_(?P<timestamp>\d{4}(?:-\d\d){5})"
             r"(?:_(?P<file>.+)|(?P<text>\.txt))"
         ),
     ),
@@ -185,27 +189,95 @@ def is_class(tops: Mapping[str, bool]) -> bool:
     return sum(is_folder or bool(stem_of(name)) for name, is_folder in tops.items()) > 1
 
 
-def clones(tops: Mapping[str, bool], source: Source) -> Layout | None:
-    """Recognise clones of GitHub Classroom: folders of one prefix with a .git in them."""
+def clones(tops: Mapping[str, bool], source: Source, known: Set[str]) -> Layout | None:
+    """Recognise clones of one assignment's repositories: folders with a .git in them.
+
+    Args:
+        tops: the names at the top.
+        source: where they lie.
+        known: what the roster calls students; it decides where in a name the user begins.
+    """
     folders = [name for name, is_folder in tops.items() if is_folder]
     places = {name: source.location(f"{name}/.git") for name in folders}
     cloned = [name for name, place in places.items() if place and place.exists()]
     if not cloned or len(cloned) * 2 < len(folders):
         return None
-    prefix = _prefix(folders)
+    prefix = prefix_before_students(folders, "-", known)
     claims = [
         Claim(name, name, (Student(ids=(name.removeprefix(prefix),)),), folder=True)
         for name in folders
     ]
     words = f"{len(cloned)} of {len(folders)} folders hold .git"
     why = f"{words}; user names follow {prefix}" if prefix else words
-    return Layout("GitHub Classroom", why, claims, [n for n in tops if n not in folders])
+    layout = Layout("GitHub repositories", why, claims, [n for n in tops if n not in folders])
+    if not known:
+        layout.notes.append(
+            "where in a repository's name the user begins was guessed: --roster decides it"
+        )
+    return layout
 
 
-def _prefix(names: list[str]) -> str:
-    """Return what all names start with, up to a hyphen."""
+def prefix_before_students(names: Iterable[str], separator: str, known: Set[str]) -> str:
+    """Return what stands before the student in names such as "lab-1-anna", or "".
+
+    One prefix for all: two names that differ then never give the same student.
+
+    Args:
+        names: of one assignment.
+        separator: what stands between assignment and student, and perhaps within both.
+        known: what students are called, as `id_key` returns it; may be empty.
+    """
+    names = list(names)
+    votes = Counter(
+        name[: cut.end()]
+        for name in names
+        for cut in re.finditer(re.escape(separator), name)
+        if id_key(name[cut.end() :]) in known
+    )
+    if votes:
+        # Of equals the shortest: then "a_smith" is a_smith where there is a smith as well.
+        return max(votes, key=lambda prefix: (votes[prefix], -len(prefix)))
     same = os.path.commonprefix(names) if len(names) > 1 else ""
-    return same[: same.rfind("-") + 1]
+    return same[: same.rfind(separator) + 1]
+
+
+def named_students(layout: Layout, source: Source, known: Set[str]) -> Layout:
+    """Tell assignment and user apart in the names of Blackboard, where both may hold "_".
+
+    Args:
+        layout: whose claims still have both in their key.
+        source: holds the text that Blackboard lays beside each attempt: "Name: Ann Lee (alee)".
+        known: what the roster calls students.
+    """
+    said = {claim.key: _introduced(claim, source) for claim in layout.claims if claim.text}
+    known = known | {id_key(user) for user in said.values()}
+    heads = {claim.key for claim in layout.claims}
+    prefix = prefix_before_students(heads, "_", known)
+    if not prefix and len(heads) == 1:
+        prefix = re.sub(r"[^_]*\Z", "", next(iter(heads)))
+    if not all(head.startswith(prefix) for head in heads):
+        layout.notes.append(
+            "the names of the files are of several assignments: students keep the whole name; "
+            "--pattern can say where it begins"
+        )
+        return layout
+    claims = []
+    for claim in layout.claims:
+        user = claim.key.removeprefix(prefix)
+        claims.append(replace(claim, key=user, students=(Student(ids=(user,)),)))
+    return replace(layout, claims=claims)
+
+
+def _introduced(claim: Claim, source: Source) -> str:
+    """Return the user as the text beside an attempt has it, in whatever language, or ""."""
+    try:
+        data = source.held(claim.path)[0].read(4096)
+    except (IntakeError, OSError):
+        return ""
+    first = data.decode("utf-8-sig", "replace").split("\n", 1)[0].strip()
+    found = re.search(r"\(([^()]+)\)\Z", first)
+    # Only what the file's own name says too.
+    return found[1] if found and claim.key.endswith(f"_{found[1]}") else ""
 
 
 def folders_and_archives(tops: Mapping[str, bool]) -> Layout | None:

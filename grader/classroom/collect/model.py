@@ -54,6 +54,7 @@ class Collected:
         upload: prefix of a feedback file's name in this platform's upload, or "".
         packed: the archive of the class and where in it this lies, or "" and "" where it lies on
             disk, or has to be put together from several files.
+        handed_in: when, as the platform writes it, or "".
     """
 
     key: str
@@ -64,6 +65,7 @@ class Collected:
     notes: tuple[str, ...] = ()
     upload: str = ""
     packed: tuple[str, str] = ("", "")
+    handed_in: str = ""
 
     @property
     def who(self) -> str:
@@ -84,7 +86,7 @@ class Report:
         renamed: a file whose name the platform had changed.
         late: handed in late.
         nested: an archive within the submission that was opened.
-        unreadable: cannot be graded, and why; known when each has been read.
+        ungradable: cannot be graded, and why; known when each has been read.
         refused: entries with an unsafe path.
         ignored: files that belong to nobody.
     """
@@ -98,7 +100,7 @@ class Report:
     renamed: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     nested: list[str] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
+    ungradable: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from grader.base.csvtext import read_table
+from grader.base.csvtext import Table, read_table
 from grader.base.text import one_line
 from grader.classroom.collect.model import Collected, Collection, Report, Student
-from grader.classroom.people import match, name_key
+from grader.classroom.people import id_key, match, name_key
 
 _HEADS = {
     "platform_id": ("canvasid", "moodleid", "platformid"),
@@ -18,12 +19,16 @@ _HEADS = {
     "login": ("username", "login", "loginid", "sisloginid", "githubusername", "studentusername",
               "githubid", "user"),
     "name": ("name", "fullname", "student", "studentname"),
-    "first": ("firstname", "givenname", "first"),
-    "last": ("lastname", "surname", "familyname", "last"),
-    "email": ("email", "emailaddress", "mail"),
+    "first": ("firstname", "givenname", "givennames", "first", "forename", "vorname", "prenom"),
+    "last": ("lastname", "surname", "familyname", "last", "nachname", "nomdefamille"),
+    "email": ("email", "emailaddress", "mail", "emailadresse"),
 }  # fmt: skip
 # What stands in a Moodle grading worksheet: Participant 123, the word in the site's language.
-_NUMBERED = re.compile(r"[^\d\s][^\d]*\s(\d+)")
+_NUMBERED = re.compile(r"[^\d\s@][^\d@]*(?:\s|[^\W\da-zA-Z])(\d+)")
+
+
+# Rows of a Canvas gradebook that are no students; Canvas makes a test student of its own.
+_NOBODY = frozenset({"Points Possible", "Student, Test", "Test Student"})
 
 
 class RosterError(ValueError):
@@ -46,11 +51,13 @@ def read_roster(data: bytes) -> Roster:
         CsvError: it is no CSV at all.
     """
     table = read_table(data, "the roster")
-    heads = [re.sub(r"[^a-z]", "", head.casefold()) for head in table.values(0)]
+    heads = [_letters_of(head) for head in table.values(0)]
     where = {
         field: next((heads.index(name) for name in names if name in heads), None)
         for field, names in _HEADS.items()
     }
+    _find_by_content(where, table)
+    canvas = "student" in heads and any("section" in head for head in heads)
     if all(where[field] is None for field in ("id", "login", "email", "platform_id")):
         raise RosterError(
             "the roster needs a column that tells students apart: student_id, username or email; "
@@ -66,8 +73,10 @@ def read_roster(data: bytes) -> Roster:
             for field, k in where.items()
         }
         student = _student(cells)
-        keys = [(n, cells[n].casefold()) for n in ("platform_id", "id", "login", "email")]
+        keys = [(n, id_key(cells[n])) for n in ("platform_id", "id", "login", "email")]
         keys = [key for key in keys if key[1]]
+        if canvas and (cells["name"] in _NOBODY or not any(cells.values())):
+            continue
         if not keys:
             notes.append(f"row {line + 1} names no student: left out")
             continue
@@ -81,6 +90,29 @@ def read_roster(data: bytes) -> Roster:
     if not students:
         raise RosterError("the roster has headings but no students")
     return Roster(students, notes)
+
+
+def _letters_of(head: str) -> str:
+    """Return a heading without case, marks and spaces: "Pr\u00e9nom" is "prenom"."""
+    return re.sub(r"[^a-z]", "", unicodedata.normalize("NFKD", head).casefold())
+
+
+def _find_by_content(where: dict[str, int | None], table: Table) -> None:
+    """Find the columns of a Moodle worksheet in another language by what stands in them."""
+    lines = [table.values(i) for i in range(1, len(table.rows))]
+    columns = [list(filter(None, column)) for column in zip(*lines, strict=False)]
+    free = [k for k, values in enumerate(columns) if values and k not in where.values()]
+    numbered = [k for k, values in enumerate(columns) if all(map(_NUMBERED.fullmatch, values))]
+    if not numbered or not columns[numbered[0]]:
+        return
+    if where["id"] is None:
+        where["id"] = numbered[0]
+        free = [k for k in free if k != numbered[0]]
+    if where["email"] is None:
+        where["email"] = next((k for k in free if all("@" in v for v in columns[k])), None)
+    behind = numbered[0] + 1  # where Moodle keeps the full name
+    if where["name"] is where["first"] is None and behind in free and behind != where["email"]:
+        where["name"] = behind
 
 
 def _student(cells: dict[str, str]) -> Student:
@@ -121,7 +153,7 @@ def compare(submissions: Sequence[Collected], roster: Roster, report: Report) ->
 
 
 def _ids(student: Student) -> list[str]:
-    return [text.casefold() for text in (*student.ids, student.email) if text]
+    return [id_key(text) for text in (*student.ids, student.email) if text]
 
 
 def _letters(student: Student) -> str:

@@ -46,6 +46,7 @@ EXPORTERS = {
     "gradescope": Exporter("gradescope.json", formats.gradescope),
     "github": Exporter("github-annotations.txt", formats.github, _VARIABLE),
     "classroom": Exporter("github-classroom.txt", formats.classroom, _VARIABLE),
+    "classroom50": Exporter("result.json", formats.classroom50),
     # GitHub refuses a job summary of more than 1 MiB.
     "markdown": Exporter("report.md", markdown.report),
     "junit": Exporter("junit.xml", junit.report, 5_000_000),

@@ -1,12 +1,12 @@
-"""The small formats: Gradescope, GitHub, PrairieLearn, Autolab and nbgrader.
+"""The small formats: Gradescope, GitHub, Classroom 50, PrairieLearn, Autolab and nbgrader.
 
 Gradescope knows passed and failed only, so whatever else happened is failed and says so in its
 output. After a grader error no score is written anywhere: Gradescope then reports that the
 autograder failed and marks the submission for the staff, which is the truth. Nothing is hidden,
 since one hidden test would hide the total. Source: autograder_samples, docs/specs.md.
 
-GitHub takes annotations for Actions, and the result that Classroom's reporter reads. In a workflow
-step that called `export`:
+GitHub takes annotations for Actions, and the result that the reporter of GitHub Classroom, which
+was retired in August 2026, reads. In a workflow step that called `export`:
 
     cat github-annotations.txt
     cat report.md >> "$GITHUB_STEP_SUMMARY"
@@ -20,7 +20,10 @@ counts passed tests instead and can show another number.
 from __future__ import annotations
 
 import base64
+import datetime
 import json
+import os
+import re
 from typing import Any
 
 from grader.base.csvtext import cell, csv_text
@@ -78,6 +81,7 @@ def github(result: Result) -> str:
     wrong = [row for row in result.rows if not row.passed and row.status is not Status.BLOCKED]
     for row in wrong[:MOST_ANNOTATIONS]:
         place = f"file={_property(f'{PACKAGE}/{row.file}')}," if row.file else ""
+        place += f"line={line}," if (line := line_of(row)) else ""
         title = _property(f"{row.title}: {WORDS[row.status]}")
         lines.append(f"::error {place}title={title}::{_data(row.text)}")
     waiting = [row for row in result.rows if row.status is Status.BLOCKED]
@@ -86,6 +90,12 @@ def github(result: Result) -> str:
         lines.append(f"::warning title=Blocked::{_data(text)}")
     lines.append(f"::notice title=Result::{_data(result.headline)}")
     return "\n".join(lines) + "\n"
+
+
+def line_of(row: Row) -> int:
+    """Return the line of the row's file that its text names first, or 0."""
+    found = re.search(rf"(?<!\w){re.escape(row.file)}, line (\d+)", row.text) if row.file else None
+    return int(found[1]) if found else 0
 
 
 def _data(text: str) -> str:
@@ -108,7 +118,7 @@ def classroom(result: Result) -> str:
             "test_code": "",
             "task_id": 0,
             "filename": f"{PACKAGE}/{row.file}" if row.file else "",
-            "line_no": 0,
+            "line_no": line_of(row),
             "duration": round(row.seconds * 1000),
             "score": number(row.score),
             "max_score": number(row.max_score),
@@ -122,6 +132,35 @@ def classroom(result: Result) -> str:
         "tests": [test(row) for row in result.rows],
     }
     return base64.b64encode(_line(value).encode()).decode() + "\n"
+
+
+def classroom50(result: Result) -> str:
+    """Return the `result.json` of an autograder of Classroom 50.
+
+    What its runner tells an autograder comes from the environment. It takes whole points; a row
+    that did not pass is rounded down. Without a score the file is refused, which is the truth.
+    """
+
+    def test(name: str, passed: bool, score: int, most: int) -> dict[str, Any]:
+        return {"test-name": name, "passed": passed, "score": score, "max-score": most}
+
+    rows = [test(r.title, r.passed, int(r.score), int(r.max_score)) for r in result.rows]
+    said = os.environ.get
+    value = {
+        "schema": "classroom50/result/v1",
+        "classroom": said("CLASSROOM", ""),
+        "assignment": said("ASSIGNMENT", ""),
+        "submission": said("SUBMISSION_TAG", ""),
+        "commit": said("COMMIT_URL", ""),
+        "release": said("RELEASE_URL", ""),
+        "review": said("REVIEW_URL") or said("COMMIT_URL", ""),
+        "datetime": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "score": None if result.score is None else sum(row["score"] for row in rows),
+        "max-score": sum(row["max-score"] for row in rows),
+        # The first says in words how it stands; it is worth nothing.
+        "tests": [test(result.headline, result.passed, 0, 0), *rows],
+    }
+    return to_json(value)
 
 
 def prairielearn(result: Result) -> str:

@@ -2,14 +2,26 @@
 const table = document.getElementById("class"), body = table.tBodies[0];
 const search = document.getElementById("search"), number = document.getElementById("number");
 const heads = [...table.tHead.rows[0].cells];
-const rows = [...body.rows].map((row, place) => ({row, place, text: row.textContent.toLowerCase()}));
+const status = document.getElementById("status");
+const words = [...status.options].map(option => option.value).filter(Boolean);
+words.sort((a, b) => b.length - a.length);  // "not passed" is found before "passed"
+const rows = [...body.rows].map((row, place) => ({
+  row, place, status: row.cells[1].textContent.trim(),
+  text: [...row.cells].map((cell, i) => i === 1 ? "" : cell.textContent).join(" ").toLowerCase(),
+}));
 let column = -1, down = false;
 function find() {
-  const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+  // A status that is written out is that status, and no other that ends alike.
+  let rest = " " + search.value.toLowerCase().split(/\s+/).filter(Boolean).join(" ") + " ";
+  const wanted = words.find(word => rest.includes(" " + word + " "));
+  if (wanted) rest = rest.replace(" " + wanted + " ", " ");
+  const parts = rest.split(" ").filter(Boolean);
   let found = 0;
-  for (const {row, text} of rows) {
-    row.hidden = !words.every(word => text.includes(word));
-    found += !row.hidden;
+  for (const one of rows) {
+    one.row.hidden = Boolean(status.value && one.status !== status.value)
+      || Boolean(wanted && one.status !== wanted)
+      || !parts.every(part => one.text.includes(part) || one.status.startsWith(part));
+    found += !one.row.hidden;
   }
   number.textContent = found + " of " + rows.length;
 }
@@ -28,14 +40,15 @@ function sort() {
     : head.removeAttribute("aria-sort"));
 }
 function keep() {
-  const state = new URLSearchParams({search: search.value, sort: column, down: Number(down)});
+  const state = new URLSearchParams({search: search.value, status: status.value, sort: column, down: Number(down)});
   history.replaceState(null, "", "#" + state);
 }
 const state = new URLSearchParams(location.hash.slice(1));
 search.value = state.get("search") || "";
+status.value = words.includes(state.get("status")) ? state.get("status") : "";
 column = Math.min(Number(state.get("sort") || -1), heads.length - 1);
 down = state.get("down") === "1";
-search.addEventListener("input", () => { find(); keep(); });
+for (const field of [search, status]) field.addEventListener("input", () => { find(); keep(); });
 heads.forEach((head, i) => head.firstElementChild.addEventListener("click", () => {
   down = column === i && !down;
   column = i;
