@@ -19,7 +19,7 @@ from grader.base.files import written_bytes
 from grader.base.settings import Limits
 from grader.link import frames
 from grader.link.launchers import START_S, Launcher, WorkersUnavailable
-from grader.link.whereabouts import Whereabouts
+from grader.link.whereabouts import Whereabouts, without_dumps
 
 HURRIED_TRAINING_S = 15.0
 FLOOD = 1 << 21  # bytes of output that nobody prints on purpose
@@ -60,6 +60,9 @@ class Worker:
         self.hurried = False
         self.late = math.inf
         self.heed: Callable[[], None] = lambda: None
+        # Gets what the student's code printed, as it came.
+        self.tell: Callable[[str], None] = lambda _: None
+        self.logged = 0
 
     def hurry(self, times: int) -> None:
         """Wait 1 / `times` as long for an answer, a second at least, and not long for a training.
@@ -131,6 +134,7 @@ class Worker:
 
     def _send(self, questions: list[dict[str, Any]], deadline: float) -> None:
         self.count += 1
+        self.logged = self.log.total
         self.channel.send({"id": self.count, "questions": questions}, deadline)
 
     def _next(self, deadline: float) -> dict[str, Any]:
@@ -148,6 +152,8 @@ class Worker:
         right = all(isinstance(a, dict) and set(a) in ({"value"}, {"error"}) for a in answers)
         if len(answers) != number or not right:
             raise frames.ProtocolError("the answer has not the form of an answer")
+        if isinstance(printed := message.get("printed"), str):
+            self.tell(printed)
         return answers
 
     @contextlib.contextmanager
@@ -209,6 +215,8 @@ class Worker:
 
     def _lost(self, status: str, detail: str, calls: Sequence[dict[str, Any]] = ()) -> WorkerLost:
         self.close()
+        # It had no answer to send its prints with; the log has them.
+        self.tell(without_dumps(self.log.text(since=self.logged)))
         return WorkerLost(status, detail, calls)
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ from grader.report.problems import Place, place_of, problems, why_not_passed
 from grader.report.witness import cut
 
 MOST_NOTES = 20
+MOST_PRINTED = 2100
 WORDS = {
     "passed": "passed",
     "failed": "wrong",
@@ -58,6 +59,7 @@ class Finding:
     rows: Sequence[tuple[str, str]] = ()
     figures: Sequence[Figure] = ()
     also: int = 0
+    printed: str = ""
 
 
 def write(tree: Mapping[str, Any], path: Path) -> None:
@@ -156,6 +158,7 @@ def findings(tree: Mapping[str, Any]) -> list[Finding]:
             WORDS[one.check["status"]], cut(one.cause, 900), cut(one.advice, 900),
             [(cut(label, 60), text) for label, text in rows[:16]], figures(evidence),
             max(bad[one.places[0]] - 1, 0) if len(one.places) == 1 else 0,
+            str(one.check.get("printed", ""))[:MOST_PRINTED],
         ))  # fmt: skip
     return found
 
