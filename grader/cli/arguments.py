@@ -33,9 +33,11 @@ MODULES = {
     "batch": "grader.classroom.command",
     "calibrate": "grader.upkeep.calibrate",
     "export": "grader.cli.export",
+    "hint": "grader.cli.desk",
     "mutants": "grader.upkeep.mutants",
     "notebooks": "grader.cli.notebooks",
     "release": "grader.upkeep.handout",
+    "reset": "grader.cli.desk",
     "similar": "grader.classroom.similar",
     "verify": "grader.upkeep.verify",
 }
@@ -69,6 +71,11 @@ def parser() -> argparse.ArgumentParser:
     live = commands.add_parser("watch", help="check again whenever a file of the tree is saved")
     _student(live)
     _isolation(live)
+    for name, words in (("hint", "the next hint of a task"),
+                        ("reset", "put a task back as it was handed out; keeps your version")):  # fmt: skip
+        one_task = commands.add_parser(name, help=words)
+        one_task.add_argument("task", nargs="?", default="", metavar="TASK", help="such as 2.1")
+        one_task.add_argument("--tree", type=Path, default=Path("starter"), help="folder (starter)")
     other = commands.add_parser("export", help="write a results.json in other platforms' formats")
     other.add_argument("result", type=Path, metavar="RESULTS.json")
     _formats(other, FORMATS, required=True)
