@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,7 @@ def test_reset_puts_one_function_back_and_keeps_your_version(mine):
     file = mine.file(stub("1.2"))
     handed_out = file.read_text()
     solved = (ROOT / "solution/transformer/masks.py").read_text()
+    solved = re.sub(r" *# (BEGIN|END) SOLUTION.*\n", "", solved)
     file.write_text(solved)
     said = mine.reset(stub("1.2"))
     assert "put back: causal_mask" in said and "put back" not in mine.reset(stub("1.2"))
@@ -68,7 +70,7 @@ def test_reset_puts_one_function_back_and_keeps_your_version(mine):
     assert copy.read_text() == solved and str(copy) in said
     for task in ("1.1", "1.3"):
         mine.reset(stub(task))
-    assert file.read_text().count("NotImplementedError") == handed_out.count("NotImplementedError")
+    assert file.read_text() == handed_out
     assert len(list((mine.home / "kept").iterdir())) == 3
 
 
@@ -103,7 +105,7 @@ def test_commands_print_hint_and_reset(mine):
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
     assert run("hint", "1.1").stdout.startswith("hint 1 of 3 for task 1.1\n  A comparison")
-    assert "as it was handed out" in run("reset", "4.1").stdout or (mine.home / "kept").is_dir()
+    assert "as it was handed out" in run("reset", "4.1").stdout
     wrong = run("hint", "2")
     assert wrong.returncode == 2 and "say one of 2.1, 2.2, 2.3" in wrong.stderr
 

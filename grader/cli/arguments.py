@@ -71,8 +71,11 @@ def parser() -> argparse.ArgumentParser:
     live = commands.add_parser("watch", help="check again whenever a file of the tree is saved")
     _student(live)
     _isolation(live)
-    for name, words in (("hint", "the next hint of a task"),
-                        ("reset", "put a task back as it was handed out; keeps your version")):  # fmt: skip
+    students = {
+        "hint": "the next hint of a task",
+        "reset": "put a task back as it was handed out; keeps your version",
+    }
+    for name, words in students.items():
         one_task = commands.add_parser(name, help=words)
         one_task.add_argument("task", nargs="?", default="", metavar="TASK", help="such as 2.1")
         one_task.add_argument("--tree", type=Path, default=Path("starter"), help="folder (starter)")

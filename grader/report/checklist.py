@@ -129,7 +129,7 @@ def render(
         if title != task:
             task = title
             lines.append(Text(title, style="bold"))
-        lines += _lines(row, echo(row, found[:number]))
+        lines += row_lines(row, echo(row, found[:number]))
     every = [check for row in found for check in row.checks]
     good = sum(check["status"] == "passed" for check in every)
     step = next_step(found, path, complete=complete, trouble=trouble)
@@ -159,7 +159,8 @@ def echo(row: Row, before: Sequence[Row]) -> str:
     return ""
 
 
-def _lines(row: Row, echoed: str) -> list[RenderableType]:
+def row_lines(row: Row, echoed: str) -> list[RenderableType]:
+    """Return a task's line and what explains it; `echoed` says that an earlier task does."""
     grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     grid.add_column(width=4)
     grid.add_column(width=11)
