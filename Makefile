@@ -12,7 +12,7 @@ SLOW   ?= turn
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check watch run hint reset grade scale notebooks test starter release vectors verify bench format clean mutants calibrate
+.PHONY: help setup check watch run hint reset grade scale notebook notebooks test starter release vectors verify bench format clean mutants calibrate
 
 help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -41,6 +41,9 @@ grade: setup ## grade a tree, folder, .zip or .tar.gz into reports/<name>/ (TREE
 
 scale: setup ## grade, then train the larger size if all four gates passed
 	@$(VENV) -m grader grade '$(TREE)' --scale
+
+notebook: setup ## open the notebooks in JupyterLab (fetched at the first use: some 220 MB)
+	@$(VENV) -m grader notebook
 
 notebooks: setup ## run the notebooks with a tree; pages to read go to reports/notebooks/
 	@$(VENV) -m grader notebooks --tree '$(TREE)'

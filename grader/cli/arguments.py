@@ -35,6 +35,7 @@ MODULES = {
     "export": "grader.cli.export",
     "hint": "grader.cli.desk",
     "mutants": "grader.upkeep.mutants",
+    "notebook": "grader.cli.jupyter",
     "notebooks": "grader.cli.notebooks",
     "release": "grader.upkeep.handout",
     "reset": "grader.cli.desk",
@@ -117,6 +118,7 @@ def parser() -> argparse.ArgumentParser:
     books.add_argument("--tree", type=Path, default=Path("starter"), help="the tree (starter)")
     books.add_argument("--out", type=Path, default=Path("reports/notebooks"))
     books.add_argument("--quiet", action="store_true", help="no progress bar")
+    commands.add_parser("notebook", help="open the notebooks in JupyterLab, fetched at first use")
     commands.add_parser("doctor", help="what this machine offers: isolation, versions")
     return top
 

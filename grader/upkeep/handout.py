@@ -44,6 +44,7 @@ TARGETS = (
     "reset",
     "grade",
     "scale",
+    "notebook",
     "notebooks",
     "clean",
 )
