@@ -148,6 +148,17 @@ def test_what_the_code_printed_stands_below_its_task(tmp_path):
     assert lines.index("        printed: width 4") > lines.index("        try: Look there.")
 
 
+def test_small_values_stand_side_by_side_and_what_differs_is_marked(tmp_path):
+    around = {"slice": [], "starts": [0, 0], "expected": [[True, False], [True, True]],
+              "got": [[True, True], [True, True]]}  # fmt: skip
+    seen = {"index": [0, 1], "expected": False, "got": True, "around": around}
+    row = outcome("1.2", "failed", diagnosis=DIAGNOSIS, evidence=seen)
+    lines = shown([row], tmp_path).splitlines()
+    place = lines.index("        expected    got")
+    assert lines[place + 1] == "         1  .        1 [1]"
+    assert lines[place + 2] == "         1  1        1  1"
+
+
 def test_check_shows_what_the_code_prints_and_keeps_it(tmp_path):
     ignored = shutil.ignore_patterns("__pycache__")
     path = Path(shutil.copytree(ROOT / "solution", tmp_path / "tree", ignore=ignored))

@@ -200,6 +200,7 @@ def explanation(check: Check) -> list[str]:
     seen = witness.rows(check["evidence"])[:WITNESS_ROWS]
     if check["status"] == "failed" and seen:
         lines.append("seen: " + "; ".join(f"{label} {text}" for label, text in seen))
+        lines += witness.side_by_side(check["evidence"])
     lines.append(f"try: {witness.brief(found['advice'])}")
     return lines
 
