@@ -3,6 +3,7 @@
 VENV   := .venv/bin/python
 PYTHON ?= $(shell test -x $(VENV) && echo $(VENV) || echo python3)
 TREE   ?= $(if $(wildcard solution),solution,starter)
+YOURS   = $(if $(filter file,$(origin TREE)),starter,$(TREE))
 DIR    ?= tests/vectors
 JOBS   ?= 2
 SLOW   ?= turn
@@ -11,7 +12,7 @@ SLOW   ?= turn
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check watch grade scale notebooks test starter release vectors verify bench format clean mutants calibrate
+.PHONY: help setup check watch run hint reset grade scale notebook notebooks test starter release vectors verify bench format clean mutants calibrate
 
 help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -26,11 +27,23 @@ check: setup ## look at the parts, quickly (TASK=2 or TASK=2.1 looks at one, TRE
 watch: setup ## check again whenever a file is saved (TASK=2 looks at one, TREE=path elsewhere)
 	@$(VENV) -m grader watch $(TASK) $(if $(filter file,$(origin TREE)),,--tree '$(TREE)')
 
+run: setup ## call your function on a small example, in your own process (TASK=2.1)
+	@$(VENV) $(firstword $(wildcard examples.py) handout/examples.py) $(TASK) --tree '$(YOURS)'
+
+hint: setup ## show the next hint of a task (TASK=2.1)
+	@$(VENV) -m grader hint $(TASK) --tree '$(YOURS)'
+
+reset: setup ## put a task back as it was handed out; your version is kept (TASK=2.1)
+	@$(VENV) -m grader reset $(TASK) --tree '$(YOURS)'
+
 grade: setup ## grade a tree, folder, .zip or .tar.gz into reports/<name>/ (TREE=starter)
 	@$(VENV) -m grader grade '$(TREE)'
 
 scale: setup ## grade, then train the larger size if every gate passed
 	@$(VENV) -m grader grade '$(TREE)' --scale
+
+notebook: setup ## open the notebooks in JupyterLab (fetched at the first use: some 220 MB)
+	@$(VENV) -m grader notebook
 
 notebooks: setup ## run the notebooks with a tree; pages to read go to reports/notebooks/
 	@$(VENV) -m grader notebooks --tree '$(TREE)'

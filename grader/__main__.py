@@ -24,7 +24,14 @@ PASSED, NOT_PASSED, CANNOT_GRADE, GRADER_FAILED = 0, 1, 2, 3
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 STOPPED = 130  # by Ctrl-C, as shells have it
 SIGNALLED = 128  # and this much more than the number of another signal
-VERBS = {"check": "check", "watch": "check", "verify": "verify", "calibrate": "calibrate"}
+VERBS = {
+    "check": "check",
+    "hint": "give a hint",
+    "reset": "reset",
+    "watch": "check",
+    "verify": "verify",
+    "calibrate": "calibrate",
+}
 # What a command that is stopped may have written already.
 KEPT = {"grade": "results.json", "check": "results.json", "calibrate": "results.jsonl"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -134,6 +135,43 @@ def test_hostile_text_cannot_steer_the_terminal(tmp_path):
     row = outcome("1.2", "error", diagnosis=DIAGNOSIS | {"cause": cause})
     text = shown([row], tmp_path)
     assert "\x1b" not in text and "\x07" not in text and "[bold red]" in text
+
+
+def test_what_the_code_printed_stands_below_its_task(tmp_path):
+    many = "\n".join(f"row {n}" for n in range(30))
+    text = shown([outcome("1.1", "passed", printed=many),
+                  outcome("1.2", "failed", diagnosis=DIAGNOSIS, printed="\x1b[2Jwidth 4")],
+                 tmp_path)  # fmt: skip
+    lines = text.splitlines()
+    assert "        printed: row 0" in lines and "printed: row 10" not in text
+    assert "        printed: ... and 20 more lines" in lines
+    assert lines.index("        printed: width 4") > lines.index("        try: Look there.")
+
+
+def test_small_values_stand_side_by_side_and_what_differs_is_marked(tmp_path):
+    around = {"slice": [], "starts": [0, 0], "expected": [[True, False], [True, True]],
+              "got": [[True, True], [True, True]]}  # fmt: skip
+    seen = {"index": [0, 1], "expected": False, "got": True, "around": around}
+    row = outcome("1.2", "failed", diagnosis=DIAGNOSIS, evidence=seen)
+    lines = shown([row], tmp_path).splitlines()
+    place = lines.index("        expected    got")
+    assert lines[place + 1] == "         1  .        1 [1]"
+    assert lines[place + 2] == "         1  1        1  1"
+
+
+def test_check_shows_what_the_code_prints_and_keeps_it(tmp_path):
+    ignored = shutil.ignore_patterns("__pycache__")
+    path = Path(shutil.copytree(ROOT / "solution", tmp_path / "tree", ignore=ignored))
+    masks = path / "transformer/masks.py"
+    text = masks.read_text()
+    line = "    return every_pair.tril(offset)"
+    assert line in text
+    masks.write_text(text.replace(line, f"    print('so far', 1)\n{line}", 1))
+    done = checked("1.2", "--tree", path, "--out", tmp_path / "out")
+    assert "        printed: so far 1" in done.stdout
+    tree = json.loads((tmp_path / "out/results.json").read_text())
+    kept = [c["printed"] for e in tree["parts"] for c in e["checks"] if "printed" in c]
+    assert kept and kept[0].startswith("so far 1")
 
 
 def test_check_prints_a_checklist_and_keeps_nothing(tmp_path):

@@ -114,7 +114,8 @@ def test_no_answers_no_cases_and_no_private_tests_are_in_it(bundle: Path) -> Non
     assert [name for name in names if re.match(private, name)] == []
     assert {name.split("/")[0] for name in names} == {
         ".devcontainer", ".gitignore", ".vscode", "LICENSE", "Makefile", "README.md",
-        "constraints.txt", "grader", "lab.toml", "notebooks", "pyproject.toml", "starter", "tests",
+        "architecture.svg", "constraints.txt", "examples.py",
+        "grader", "lab.toml", "notebooks", "pyproject.toml", "starter", "tests",
     }  # fmt: skip
 
 
@@ -158,7 +159,8 @@ def test_every_module_in_it_loads_without_the_rest(unpacked: Path) -> None:
 def test_its_commands_are_the_students(unpacked: Path) -> None:
     text = run(unpacked, "-m", "grader", "--help").stdout
     offered = re.findall(r"(?m)^    ([a-z]+)\b", text)
-    assert offered == ["grade", "check", "watch", "export", "notebooks", "doctor"]
+    assert offered == ["grade", "check", "watch", "hint", "reset", "export", "notebooks",
+                       "notebook", "doctor"]  # fmt: skip
     done = run(unpacked, "-m", "grader", "verify")
     assert done.returncode == 2 and "invalid choice: 'verify'" in done.stderr
 
@@ -249,7 +251,7 @@ def test_its_make_targets_are_the_students(unpacked: Path) -> None:
         text = subprocess.run(
             shown, cwd=unpacked, env=own, capture_output=True, text=True, check=True
         ).stdout
-        assert "starter" in text or name in ("setup", "check", "watch", "clean")
+        assert "starter" in text or name in ("setup", "check", "watch", "notebook", "clean")
 
 
 # What it says -----------------------------------------------------------------------------------

@@ -347,6 +347,7 @@ def test_what_waits_for_a_keyboard_is_named(type_, message, word):
     found = student_outcome(error, Place("2.1", None, None)).diagnosis
     assert found.code == "breakpoint_left"
     assert word in found.cause and "line 7" in found.cause
+    assert "`make run TASK=2.1`" in found.advice
     with pytest.raises(StudentError):
         must_raise(error, "ValueError", "attention", "attention")
 

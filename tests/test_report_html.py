@@ -13,6 +13,7 @@ import pytest
 
 from grader.base.result import clean
 from grader.report import html_report
+from grader.report.figures import figures
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 VOID = {"meta", "br", "link", "img", "hr", "input"}
@@ -229,3 +230,19 @@ def test_browser_opens_it_without_errors(tmp_path, made, words):
     assert done.returncode == 0
     assert "CONSOLE" not in done.stderr
     assert words in done.stdout and "<title>owned" not in done.stdout
+
+
+def test_expected_and_got_are_drawn_and_marked_by_more_than_colour():
+    around = {"slice": [0, 1], "starts": [2, 0], "expected": [[0.5, 0.25]], "got": [[0.5, 0.75]]}
+    (figure,) = figures({"around": around})
+    assert str(figure.body).count("\u2260") == 1 and "\u2260 0.75" in figure.body
+    assert '<th scope="row">2</th>' in figure.body and "0, 1" in figure.caption
+
+
+@pytest.mark.parametrize("value", [
+    7, {}, {"expected": [[1]], "got": [[1, 2]], "starts": [0, 0], "slice": []},
+    {"expected": [[1]], "got": [[1]], "starts": ["<b>", 0], "slice": []},
+    {"expected": [[1] * 99], "got": [[1] * 99], "starts": [0, 0], "slice": []},
+])  # fmt: skip
+def test_windows_that_do_not_fit_are_not_drawn(value):
+    assert figures({"around": value}) == []

@@ -1,5 +1,6 @@
 """Workers answer, and every way of not answering is told apart and leaves nothing behind."""
 
+import contextlib
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from grader import sandbox
 from grader.asking.submission import Submission, call
 from grader.base import settings
 from grader.base.student_error import StudentError
+from grader.base.text import printed
 from grader.link.workers import Worker, WorkerLost
 from grader.link.workshop import Workshop
 from grader.run.context import Job
@@ -61,6 +63,14 @@ TREE = {
         def babble():
             while True:
                 print("x" * 100_000)
+
+        def say(end=False):
+            print("\x1b[31mshape", torch.ones(2, 3).shape)
+            print("at", object())
+            for _ in range(5):
+                print("again")
+            if end:
+                os._exit(3)
 
         def odd():
             class Liar:
@@ -187,6 +197,33 @@ def descendants():
     """Count the living processes below this one."""
     below = psutil.Process().children(recursive=True)
     return sum(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in below)
+
+
+@pytest.mark.parametrize("end", [False, True])
+def test_what_the_code_prints_arrives_with_the_answer_or_from_the_log(shop, end):
+    said: list[str] = []
+
+    def start() -> Worker:
+        worker = shop.worker(shop.trees / "tree")
+        worker.tell = said.append
+        return worker
+
+    proxy = Submission(start, lambda event: None)
+    with contextlib.suppress(WorkerLost):
+        proxy.call("masks.say", end=end)
+    proxy.close()
+    found = printed("".join(said)).split("\n")
+    assert found[0] == "shape torch.Size([2, 3])"
+    assert found[1].startswith("at <object object at 0x...") and found[2] == "again  (x5)"
+    assert len(found) == 3
+
+
+def test_endless_printing_is_cut(submission):
+    said: list[str] = []
+    submission.worker.tell = said.append
+    submission.call("masks.chatter")
+    assert 0 < sum(map(len, said)) <= 4000
+    assert printed("\n".join(map(str, range(100)))).endswith("39\n... (the rest is cut)")
 
 
 def test_closed_worker_leaves_no_process_and_no_file(submission):

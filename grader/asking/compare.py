@@ -15,6 +15,7 @@ from grader.base.settings import shipped
 DTYPE_WORDS = ("dtype", "Double", "double", "Float", "scalar type")
 # How near an answer must come; a run of the checks puts those of its own settings here.
 tolerances = shipped().parts
+PICTURED = 8  # rows and columns about the first difference that a report draws
 # Set while expected values are recorded: suspects of a check that passes are then computed too.
 every_suspect = False
 
@@ -44,6 +45,19 @@ def agrees(got: np.ndarray, want: Any, tolerance: float | None = None) -> bool:
     if want.dtype.kind in "bi":
         return bool(np.array_equal(got, want))
     return bool(np.allclose(got, want, rtol=tolerance, atol=tolerance))
+
+
+def around(got: np.ndarray, want: np.ndarray, index: tuple[Any, ...]) -> dict[str, Any]:
+    """Return what a picture needs: the rows and columns about a place, expected and got."""
+    if want.ndim < 2:
+        return {}
+    starts = [
+        max(0, min(place - PICTURED // 2, size - PICTURED))
+        for place, size in zip(index[-2:], want.shape[-2:], strict=True)
+    ]
+    window = (*index[:-2], *(slice(start, start + PICTURED) for start in starts))
+    pictured = {"expected": want[window].tolist(), "got": got[window].tolist()}
+    return {"around": {"slice": [int(i) for i in index[:-2]], "starts": starts, **pictured}}
 
 
 def judge(
@@ -106,6 +120,7 @@ def first_difference(
         "index": index,
         "expected": want[index].item(),
         "got": got[index].item(),
+        **around(got, want, index),
         "largest_difference": largest_difference(got, want),
         "tolerance": 0 if want.dtype.kind in "bi" else tolerance,
         "places_that_differ": int(wrong.sum()),

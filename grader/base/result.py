@@ -76,10 +76,11 @@ class Outcome:
     diagnosis: Diagnosis | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    printed: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the outcome as it stands in `results.json`."""
-        return {
+        found = {
             "check": self.check,
             "stub": self.stub,
             "status": str(self.status),
@@ -88,6 +89,7 @@ class Outcome:
             "evidence": clean(self.evidence),
             "seconds": round(self.seconds, 3),
         }
+        return found | ({"printed": clean_text(self.printed)} if self.printed else {})
 
 
 @dataclass

@@ -35,10 +35,13 @@ MODULES = {
     "batch": "grader.classroom.command",
     "calibrate": "grader.upkeep.calibrate",
     "export": "grader.cli.export",
+    "hint": "grader.cli.desk",
     "lint": "grader.upkeep.lint",
     "mutants": "grader.upkeep.mutants",
+    "notebook": "grader.cli.jupyter",
     "notebooks": "grader.cli.notebooks",
     "release": "grader.upkeep.handout",
+    "reset": "grader.cli.desk",
     "similar": "grader.classroom.similar",
     "verify": "grader.upkeep.verify",
 }
@@ -72,6 +75,14 @@ def parser() -> argparse.ArgumentParser:
     live = commands.add_parser("watch", help="check again whenever a file of the tree is saved")
     _student(live)
     _isolation(live)
+    students = {
+        "hint": "the next hint of a task",
+        "reset": "put a task back as it was handed out; keeps your version",
+    }
+    for name, words in students.items():
+        one_task = commands.add_parser(name, help=words)
+        one_task.add_argument("task", nargs="?", default="", metavar="TASK", help="such as 2.1")
+        one_task.add_argument("--tree", type=Path, default=Path("starter"), help="folder (starter)")
     other = commands.add_parser("export", help="write a results.json in other platforms' formats")
     other.add_argument("result", type=Path, metavar="RESULTS.json")
     _formats(other, FORMATS, required=True)
@@ -113,6 +124,7 @@ def parser() -> argparse.ArgumentParser:
     books.add_argument("--tree", type=Path, default=Path("starter"), help="the tree (starter)")
     books.add_argument("--out", type=Path, default=Path("reports/notebooks"))
     books.add_argument("--quiet", action="store_true", help="no progress bar")
+    commands.add_parser("notebook", help="open the notebooks in JupyterLab, fetched at first use")
     commands.add_parser("doctor", help="what this machine offers: isolation, versions")
     return top
 

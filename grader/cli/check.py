@@ -1,4 +1,4 @@
-"""`check`: a quick look at the parts, printed as a checklist and kept nowhere unless asked."""
+"""`check`: a quick look at the parts, printed as a checklist; `--out` keeps the result."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from grader.base.settings import Settings, StretchStub, Stub
+from grader.cli import desk
 from grader.intake.staging import IntakeError
 from grader.link.workshop import Workshop
 from grader.report import checklist, terminal
@@ -57,6 +58,8 @@ def check(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> int
     console.print(
         checklist.render(found, path, complete=tasks is None, trouble=tree["grader_error"])
     )
+    if options.tree is None:
+        desk.Desk(path).keep_passed([row.stub for row in found if row.done])
     if options.out is not None:
         console.print(f"full result: {options.out / 'results.json'}", soft_wrap=True)
     if tree["grader_error"]:

@@ -1,7 +1,8 @@
 """`watch`: check again whenever a file is saved, from the warm zygote.
 
 The tasks of the saved file come first, then those that build on them, then gates 1 to 3. A file
-saved meanwhile ends the round.
+saved meanwhile ends the round. On a terminal it draws one screen and listens to keys; it stays at
+the task that you are at until you move on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from rich.text import Text
 from grader.base.result import Outcome, Status, clean_text
 from grader.base.settings import Settings
 from grader.base.stopping import asked
-from grader.cli import check
+from grader.cli import check, desk, screen
 from grader.intake.staging import IntakeError
 from grader.link.workshop import Workshop
 from grader.report import checklist
@@ -38,6 +39,10 @@ SETTLE_MS = 20
 LOOK_MS = 500
 # Whose checks build on whose code.
 DEPENDENTS = {"1": ("2", "4", "5"), "2": ("4", "5"), "3": ("4", "5")}
+
+
+class Key(str):
+    """A key that was pressed; it comes the way that names of files come."""
 
 
 class Saves:
@@ -83,10 +88,15 @@ class Saves:
         """Tell whether a file was saved that nobody has taken yet."""
         return not self.names.empty()
 
-    def take(self) -> set[str]:
-        """Wait for a saved file; return its name and those of others saved with it."""
+    def take(self, idle: Callable[[], None] = lambda: None) -> set[str]:
+        """Wait for a saved file; return its name and those of others saved with it.
+
+        Args:
+            idle: Called now and then while nothing comes.
+        """
         names: set[str] = set()
         while not names:
+            idle()
             if asked():  # and the interrupt was lost on the way here
                 raise KeyboardInterrupt
             # A Ctrl-C that comes just before an endless wait would not end it.
@@ -122,18 +132,66 @@ class Watcher:
         every = [stub.id for stub in check.stubs_of(lab)]
         self.stubs = [s for s in every if tasks is None or {s, task_of(s)} & tasks]
         self.saves = Saves(path)
+        self.focus = ""
+        self.busy = True
+        self.note = ""
+        self.size = console.size
+        self.desk = desk.Desk(path)
+        self.keep = False
         referee.workshop.heed = self.heed
 
     def run(self) -> None:
         """Look at every task once, then at what is saved, until a KeyboardInterrupt."""
         try:
-            self.round([], time.monotonic())
-            while True:
-                names = self.saves.take()
-                self.saved = True
-                self.round(self.tasks_in(names), time.monotonic())
+            with screen.keys(self.press):
+                self.round([], time.monotonic())
+                while True:
+                    self.busy = False
+                    names = self.saves.take(self.idle)
+                    pressed = [name for name in names if isinstance(name, Key)]
+                    for key in pressed:
+                        self.obey(key)
+                    if len(pressed) < len(names):
+                        self.busy = self.saved = True
+                        self.round(self.tasks_in(names), time.monotonic())
         finally:
             self.saves.close()
+
+    def press(self, key: str) -> None:
+        """Take a key, from another thread; while checks run it is dropped."""
+        if not self.busy:
+            self.saves.names.put(Key(key))
+
+    def idle(self) -> None:
+        """Draw anew when the terminal has another size."""
+        if self.console.is_terminal and self.console.size != self.size:
+            self.draw()
+
+    def obey(self, key: str) -> None:
+        """Do what a key asks for."""
+        stub = next((s for s in check.stubs_of(self.lab) if s.id == self.focus), None)
+        resetting = self.note.startswith("Reset ")
+        self.note = ""
+        try:
+            if key == "h" and stub:
+                self.note = self.desk.next_hint(stub)
+            elif key == "x" and stub:
+                self.note = f"Reset task {stub.id}? Your version is kept. y yes, any other key no"
+            elif key == "y" and resetting and stub:
+                self.note = self.desk.reset(stub)
+            elif key == "n":
+                self.focus = screen.next_of(self.rows(), self.focus)
+            elif key in ("r", "c"):
+                self.busy = True
+                self.round([task_of(self.focus)] if key == "r" and stub else [], time.monotonic())
+                return
+        except (IntakeError, OSError) as error:
+            self.note = str(error)
+        if key == "l":
+            self.console.clear()
+            self.console.print(self.whole(), Text("any key goes back", style="reverse"))
+        else:
+            self.draw()
 
     def tasks_in(self, names: set[str]) -> list[str]:
         """Return the tasks whose code stands in these files."""
@@ -171,7 +229,9 @@ class Watcher:
             if more:
                 self.show([], began, last=True)
         except IntakeError as error:
-            self.say(f"cannot check: {error}; the last verdict stands, waiting for the next save")
+            if self.console.is_terminal:
+                self.console.clear()
+            self.say(f"cannot check: {error}; waiting for the next save")
         except KeyboardInterrupt:
             if not self.superseded or asked():
                 raise
@@ -215,24 +275,50 @@ class Watcher:
     def show(self, tasks: list[str], began: float, *, last: bool, what: str = "everything") -> None:
         """Print the verdict: all of it on a terminal, elsewhere only what is new."""
         seconds = f"{time.monotonic() - began:.2f} s"
-        checks = [o.to_json() for o in self.outcomes.values() if o.stub]
-        found = checklist.rows(checks, check.stubs_of(self.lab))
-        whole = checklist.render(found, self.path, complete=self.tasks is None)
+        found = self.rows()
+        if self.keep:
+            self.desk.keep_passed([row.stub for row in found if row.done])
+        about = f"task {', '.join(tasks)}" if tasks else what
+        since = " after the save" if self.saved else ""
+        after = "" if last else "; going on"
         if self.console.is_terminal:
-            self.console.clear()
-            self.console.print(Group(whole, *self.gates()))
-        elif tasks:
+            self.focus = screen.focus_of(found, self.focus, tasks)
+            self.note = f"{about}: {seconds}{since}{after}"
+            self.draw()
+            return
+        if tasks:
             for row in found:
                 if task_of(row.stub.id) in tasks:
                     word, _ = checklist.WORDS.get(row.status, checklist.WRONG)
                     self.say(f"{row.stub.id} {word}: {checklist.explanation(row.decisive)[0]}")
         else:
-            shown = Group(*[whole] * last, *self.gates())
+            shown = Group(*[self.whole()] * last, *self.gates())
             self.console.print(shown, soft_wrap=True)
-        what = f"task {', '.join(tasks)}" if tasks else what
-        since = " after the save" if self.saved else ""
-        after = "" if last else "; going on"
-        self.say(f"{what}: {seconds}{since}{after}; Ctrl-C ends")
+        self.say(f"{about}: {seconds}{since}{after}; Ctrl-C ends")
+
+    def rows(self) -> list[checklist.Row]:
+        """Return a row for each task of which something is known."""
+        checks = [o.to_json() for o in self.outcomes.values() if o.stub]
+        return checklist.rows(checks, check.stubs_of(self.lab))
+
+    def whole(self) -> Group:
+        """Return the whole checklist."""
+        return checklist.render(self.rows(), self.path, complete=self.tasks is None)
+
+    def draw(self) -> None:
+        """Draw the screen."""
+        self.size = self.console.size
+        found = self.rows()
+        here = [row for row in found if row.stub.id == self.focus]
+        below: list[Text] = []
+        if here and not here[0].done and (said := self.desk.since_passed(here[0].stub)):
+            below.append(Text(clean_text(said), style="yellow"))
+        if here and not here[0].done and task_of(self.focus) not in self.owed:
+            step = checklist.next_step(here, self.path, complete=False)
+            below.append(Text(f"next: {step}", style="bold"))
+        below += [*self.gates(), Text(clean_text(self.note), style="dim")]
+        self.console.clear()
+        self.console.print(screen.draw(found, self.focus, self.owed, below))
 
     def gates(self) -> list[Text]:
         """Return a line for each gate that was tried."""
@@ -260,6 +346,7 @@ def watch(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> int
     console = Console(highlight=False)
     with engine.Referee(lab, workshop=workshop) as referee:
         watcher = Watcher(lab, referee, path, tasks, console)
+        watcher.keep = options.tree is None
         watcher.say(f"watching {path}; Ctrl-C ends")
         try:
             watcher.run()

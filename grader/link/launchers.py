@@ -65,12 +65,17 @@ class LogDrain:
         self.heard = heard = bytearray()
         return heard
 
-    def text(self) -> str:
-        """Return what an ended process printed, with a line that says how much was not kept."""
+    def text(self, since: int = 0) -> str:
+        """Return what an ended process printed, with a line that says how much was not kept.
+
+        Args:
+            since: From this byte on; what is not kept counts as printed before.
+        """
         self.thread.join(timeout=2.0)
         dropped = self.total - len(self.head) - len(self.tail)
         middle = f"\n[{dropped} bytes not kept]\n".encode() if dropped > 0 else b""
-        return (bytes(self.head) + middle + bytes(self.tail)).decode("utf-8", errors="replace")
+        whole = bytes(self.head) + middle + bytes(self.tail)
+        return whole[since:].decode("utf-8", errors="replace")
 
 
 class Started(NamedTuple):

@@ -35,7 +35,17 @@ _HEAD = "(most recent call first):\n"
 _FRAME = re.compile(r'  File "([^"\n]{1,4000})", line (\d{1,7}) in ([^\n]{1,200})\n')
 # The list of calls ends at the worker's first line, or where Python cuts it off.
 _WHOLE = re.compile(r'zygote\.py", line \d{1,7} in <module>\n|\n  \.\.\.\n')
+# The lines of a dump, for those who want all the others.
+_DUMP = re.compile(
+    r"(Fatal Python error: |(Current t|T)hread |Stack \(most|Extension modules: |Segmentation )"
+    r'|  File "[^"\n]{1,4000}", line \d{1,7} in |  \.\.\.$|  <no Python frame>'
+)
 _CAUGHT = re.compile(r"SigCgt:\s*([0-9a-f]{1,32})")
+
+
+def without_dumps(log: str) -> str:
+    """Return what a worker's log holds besides the places where its code was."""
+    return "".join(line for line in log.splitlines(keepends=True) if not _DUMP.match(line))
 
 
 class Frame(NamedTuple):

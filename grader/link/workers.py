@@ -19,7 +19,7 @@ from grader.base.files import written_bytes
 from grader.base.settings import Limits
 from grader.link import frames
 from grader.link.launchers import START_S, Launcher, WorkersUnavailable
-from grader.link.whereabouts import Whereabouts
+from grader.link.whereabouts import Whereabouts, without_dumps
 
 HURRIED_TRAINING_S = 15.0
 FLOOD = 1 << 21  # more bytes of output than anyone prints on purpose
@@ -61,6 +61,9 @@ class Worker:
         self.late = math.inf
         self.heed: Callable[[], None] = lambda: None
         self.sighted: Callable[[Any], None] = lambda sightings: None
+        # Gets what the student's code printed, as it came.
+        self.tell: Callable[[str], None] = lambda _: None
+        self.logged = 0
 
     def hurry(self, times: int) -> None:
         """Wait only 1 / `times` as long for an answer (but a second), and not long for a training.
@@ -132,6 +135,7 @@ class Worker:
 
     def _send(self, questions: list[dict[str, Any]], deadline: float) -> None:
         self.count += 1
+        self.logged = self.log.total
         self.channel.send({"id": self.count, "questions": questions}, deadline)
 
     def _next(self, deadline: float) -> dict[str, Any]:
@@ -151,6 +155,8 @@ class Worker:
             raise frames.ProtocolError("malformed answer: expected a value or an error for each")
         if "sightings" in message:
             self.sighted(message["sightings"])
+        if isinstance(printed := message.get("printed"), str):
+            self.tell(printed)
         return answers
 
     @contextlib.contextmanager
@@ -212,6 +218,8 @@ class Worker:
 
     def _lost(self, status: str, detail: str, calls: Sequence[dict[str, Any]] = ()) -> WorkerLost:
         self.close()
+        # It had no answer to send its prints with; the log has them.
+        self.tell(without_dumps(self.log.text(since=self.logged)))
         return WorkerLost(status, detail, calls)
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from grader.base.result import clean_text, decisive
 from grader.base.settings import StretchStub, Stub
+from grader.base.text import plain
 from grader.report import witness
 
 Check = Mapping[str, Any]
@@ -28,6 +29,7 @@ WORDS = {
 }
 WRONG = ("wrong", "red")
 WITNESS_ROWS = 3
+PRINTED_ROWS = 10
 # What keeps a whole file from being used, or ends a worker, and says at which line.
 OF_A_FILE = ("import_failed", "circular_import", "forbidden_name", "breakpoint_left",
              "timeout", "out_of_memory", "crashed")  # fmt: skip
@@ -52,6 +54,12 @@ class Row:
     def code(self) -> str:
         """Return the code of the diagnosis, if there is one."""
         return str((self.decisive["diagnosis"] or {}).get("code", ""))
+
+    @property
+    def printed(self) -> str:
+        """Return what your code printed in the check that speaks, or in the first that printed."""
+        said = (str(check.get("printed", "")) for check in (self.decisive, *self.checks))
+        return next(filter(None, said), "")
 
     @property
     def done(self) -> bool:
@@ -121,7 +129,7 @@ def render(
         if title != task:
             task = title
             lines.append(Text(title, style="bold"))
-        lines += _lines(row, echo(row, found[:number]))
+        lines += row_lines(row, echo(row, found[:number]))
     every = [check for row in found for check in row.checks]
     good = sum(check["status"] == "passed" for check in every)
     step = next_step(found, path, complete=complete, trouble=trouble)
@@ -151,7 +159,8 @@ def echo(row: Row, before: Sequence[Row]) -> str:
     return ""
 
 
-def _lines(row: Row, echoed: str) -> list[RenderableType]:
+def row_lines(row: Row, echoed: str) -> list[RenderableType]:
+    """Return a task's line and what explains it; `echoed` says that an earlier task does."""
     grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     grid.add_column(width=4)
     grid.add_column(width=11)
@@ -166,8 +175,20 @@ def _lines(row: Row, echoed: str) -> list[RenderableType]:
         if bad > 1:
             text = f"{bad} of the {len(row.checks)} checks of this task are not passed"
             below.append(Text(text, style="dim"))
+    if not echoed:
+        below += printed(row.printed)
     return [Padding(grid, (0, 0, 0, 2), expand=False),
             *(Padding(text, (0, 0, 0, 8), expand=False) for text in below)]  # fmt: skip
+
+
+def printed(text: str) -> list[Text]:
+    """Return the lines that show what your code printed, the first ones of many."""
+    lines = plain(text).split("\n") if text else []
+    shown = [Text(f"printed: {line}", style="cyan") for line in lines[:PRINTED_ROWS]]
+    if len(lines) > PRINTED_ROWS:
+        more = f"printed: ... and {len(lines) - PRINTED_ROWS} more lines"
+        shown.append(Text(more, style="dim"))
+    return shown
 
 
 def explanation(check: Check) -> list[str]:
@@ -179,6 +200,7 @@ def explanation(check: Check) -> list[str]:
     seen = witness.rows(check["evidence"])[:WITNESS_ROWS]
     if check["status"] == "failed" and seen:
         lines.append("seen: " + "; ".join(f"{label} {text}" for label, text in seen))
+        lines += witness.side_by_side(check["evidence"])
     lines.append(f"try: {witness.brief(found['advice'])}")
     return lines
 

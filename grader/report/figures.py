@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from grader.report.witness import cut, number
+from grader.report.witness import Around, Grid, cut, number, pictured, same, told
 
 MOST_SIDE = 16
 MOST_ROWS = 80
@@ -21,6 +21,8 @@ FAINTEST = 0.08
 DECADES = 8
 CELL = Markup("<td>{}</td>")
 WRONG_CELL = Markup('<td class="wrong">{}<span class="mark"> wrong</span></td>')
+OTHER_CELL = Markup('<td class="other">\u2260 {}</td>')
+PAIR = Markup('<div class="scroll pair" tabindex="0">{}</div>')
 TOKEN_ROW = Markup('<tr><th scope="row">{}</th>{}</tr>')
 TOKEN_TABLE = Markup(
     '<div class="scroll" tabindex="0"><table class="tokens">'
@@ -39,8 +41,38 @@ class Figure:
 
 def figures(evidence: Mapping[str, Any]) -> list[Figure]:
     """Return every picture that the evidence allows."""
-    drawers = (_influence, _differences, _norms, _curve, _lengths, _decoded, _attention)
+    drawers = (_around, _influence, _differences, _norms, _curve, _lengths, _decoded, _attention)
     return [made for draw in drawers if (made := draw(evidence)) is not None]
+
+
+def _around(evidence: Mapping[str, Any]) -> Figure | None:
+    """Draw expected and got side by side about the first place that differs."""
+    found = pictured(evidence)
+    if found is None:
+        return None
+    pair = [_grid("expected", found.wanted, found), _grid("got", found.got, found)]
+    dots = "A dot is False. " if isinstance(found.wanted[0][0], bool) else ""
+    at = f"The axes before them are at {', '.join(map(str, found.at))}. " if found.at else ""
+    return Figure("Expected and got, side by side", "Rows and columns are the last two axes. "
+                  f"{at}{dots}What differs has a frame and a \u2260 before it.",
+                  PAIR.format(joined(pair)))  # fmt: skip
+
+
+def _grid(title: str, values: Grid, found: Around) -> Markup:
+    columns = joined(
+        Markup('<th scope="col">{}</th>').format(found.first[1] + i) for i in range(len(values[0]))
+    )
+    rows = []
+    for place, (row, right) in enumerate(zip(values, found.wanted, strict=True)):
+        cells = (
+            (CELL if title == "expected" or same(is_, should) else OTHER_CELL).format(told(is_))
+            for is_, should in zip(row, right, strict=True)
+        )
+        rows.append(TOKEN_ROW.format(found.first[0] + place, joined(cells)))
+    return Markup(
+        '<table class="tokens grid"><caption>{}</caption><thead><tr><th></th>{}</tr></thead>'
+        "<tbody>{}</tbody></table>"
+    ).format(title, columns, joined(rows))
 
 
 def svg(width: float, height: float, description: str, body: Markup, kind: str = "") -> Markup:
@@ -317,8 +349,10 @@ def _decoded(evidence: Mapping[str, Any]) -> Figure | None:
     }  # fmt: skip
     places = joined(Markup('<th scope="col">{}</th>').format(i) for i in range(length))
     body = joined(TOKEN_ROW.format(label, joined(cells)) for label, cells in rows.items())
-    return Figure("One held-out row, token by token", "Token 2 ends a row. A correct model writes "
-                  "the right answer up to and including its end; what follows does not count.",
+    return Figure("One held-out row, token by token", "The right answer is the row in reverse, the "
+                  "tokens renamed in the same way throughout this run. Token 2 ends a row. A "
+                  "correct model writes the right answer up to and including its end; what follows "
+                  "does not count.",
                   TOKEN_TABLE.format(places, body))  # fmt: skip
 
 

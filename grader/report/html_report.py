@@ -27,6 +27,7 @@ from grader.report.witness import cut
 from grader.run import marks
 
 MOST_NOTES = 20
+MOST_PRINTED = 2100
 WORDS = {
     "passed": "passed",
     "failed": "wrong",
@@ -52,6 +53,7 @@ class Finding:
     rows: Sequence[tuple[str, str]] = ()
     figures: Sequence[Figure] = ()
     also: int = 0
+    printed: str = ""
 
 
 def write(tree: Mapping[str, Any], path: Path) -> None:
@@ -155,6 +157,7 @@ def findings(tree: Mapping[str, Any]) -> list[Finding]:
             WORDS[one.check["status"]], cut(one.cause, 900), cut(one.advice, 900),
             [(cut(label, 60), text) for label, text in rows[:16]], figures(evidence),
             max(bad[one.places[0]] - 1, 0) if len(one.places) == 1 else 0,
+            str(one.check.get("printed", ""))[:MOST_PRINTED],
         ))  # fmt: skip
     return found
 

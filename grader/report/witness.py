@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard
 
 from grader.base.result import clean_text
 
@@ -17,7 +17,7 @@ UNTOLD = {
     "loss_curve", "accuracy_by_length", "token_accuracy_by_position", "attention", "example",
     "frames", "frozen", "sharpened", "dtype", "weights", "mode", "num_layers", "model", "batch",
     "trained_largest_forbidden", "generate_disagrees", "built_on", "type", "message",
-    "in_short",
+    "in_short", "around",
 }  # fmt: skip
 LABELS = {
     "index": "first place that differs",
@@ -118,3 +118,83 @@ def number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan
     return float(value)
+
+
+# Expected and got, side by side ------------------------------------------------------------------
+
+MOST_GRID = 8
+WIDEST = 66
+Grid = list[list[Any]]
+
+
+class Around(NamedTuple):
+    """The values about the first place that differs; `first` is the window's row and column."""
+
+    wanted: Grid
+    got: Grid
+    first: tuple[int, int]
+    at: list[int]
+
+
+def pictured(evidence: Mapping[str, Any]) -> Around | None:
+    """Return the two windows of the evidence, None where there are none or they do not fit."""
+    found = evidence.get("around")
+    if not isinstance(found, Mapping):
+        return None
+    wanted, got, starts, at = (found.get(key) for key in ("expected", "got", "starts", "slice"))
+    if not _is_grid(wanted) or not _is_grid(got):
+        return None
+    if [len(row) for row in wanted] != [len(row) for row in got]:
+        return None
+    if not _are_whole(starts) or len(starts) != 2 or not _are_whole(at) or len(at) > 4:
+        return None
+    return Around(wanted, got, (starts[0], starts[1]), at)
+
+
+def _is_grid(value: Any) -> TypeGuard[Grid]:
+    return (
+        isinstance(value, list) and 0 < len(value) <= MOST_GRID
+        and all(isinstance(row, list) and 0 < len(row) <= MOST_GRID for row in value)
+    )  # fmt: skip
+
+
+def _are_whole(value: Any) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(type(one) is int for one in value)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Tell whether two values look the same in a picture."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    a, b = number(one), number(other)
+    return a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= 1e-2 * abs(b)
+
+
+def told(value: Any) -> str:
+    """Return a value as a cell of a picture shows it."""
+    if isinstance(value, bool):
+        return "True" if value else "\u00b7"
+    return cut(f"{value:.3g}" if isinstance(value, float) else str(value), 9)
+
+
+def side_by_side(evidence: Mapping[str, Any]) -> list[str]:
+    """Return the two windows as lines of text, [ ] about what differs; none where too wide."""
+    found = pictured(evidence)
+    if found is None:
+        return []
+    short = {"True": "1", "\u00b7": "."}
+    left = [[f" {short.get(told(v), told(v))} " for v in row] for row in found.wanted]
+    right = [
+        [f" {text} " if same(is_, should) else f"[{text}]"
+         for is_, should, text in zip(row, wanted, (short.get(told(v), told(v)) for v in row),
+                                      strict=True)]
+        for row, wanted in zip(found.got, found.wanted, strict=True)
+    ]  # fmt: skip
+    cell = max(len(text) for row in (*left, *right) for text in row)
+    both = [
+        tuple("".join(f"{text:>{cell}}" for text in row) for row in pair)
+        for pair in zip(left, right, strict=True)
+    ]
+    width = max(len("expected"), *(len(one) for one, _ in both))
+    lines = [f"{'expected':<{width}}    got", *(f"{one:<{width}}    {two}" for one, two in both)]
+    return [] if max(map(len, lines)) > WIDEST else lines

@@ -116,7 +116,7 @@ def student_outcome(error: StudentError, place: Place) -> Outcome:
     if error.kind == "no_handle":
         return outcome(Status.GRADER_ERROR, error.message)
     if error.waits_for_keyboard:
-        diagnosis = left_in(error, part)
+        diagnosis = left_in(error, part, place.stub)
     elif error.while_importing:
         diagnosis = import_failed(error, part, own)
     else:
@@ -133,11 +133,12 @@ def raised(error: StudentError, part: str) -> Diagnosis:
     return Diagnosis("raised", part, cause, advice)
 
 
-def left_in(error: StudentError, part: str) -> Diagnosis:
+def left_in(error: StudentError, part: str, task: str | None) -> Diagnosis:
     """Say that the code stops for somebody at a keyboard, whom a check has not."""
     word = "a breakpoint()" if error.type == "BdbQuit" else "an input()"
     cause = f"{error.place() or part + '.py'}: {word} stops here, and the checks have no terminal."
-    advice = f"Look for {word} at or just before that line: it is for runs of your own."
+    command = f"make run TASK={task}" if task else "make run TASK=2.1"
+    advice = f"Take it out for the checks; it works in `{command}`, where you have a terminal."
     return Diagnosis("breakpoint_left", part, cause, advice)
 
 

@@ -16,9 +16,10 @@ import pytest
 
 from grader.asking import expectations
 from grader.asking.submission import Submission
-from grader.base.result import CheckFailed, Outcome, Status
+from grader.base.result import MAX_TEXT, CheckFailed, Outcome, Status
 from grader.base.settings import Settings
 from grader.base.student_error import StudentError
+from grader.base.text import printed
 from grader.gates.model_pool import Benches
 from grader.link.workers import Worker, WorkerLost
 from grader.model import draws
@@ -60,6 +61,7 @@ class Plugin:
         self.current: Submission | None = None
         self.shared: Benches | None = None
         self.recorded: set[str] = set()
+        self.said: list[str] = []
         points = job.settings.points
         self.files = {stub.id: stub.file for stub in points.stubs}
         self.files |= {stub.id: stub.file for stub in points.stretch}
@@ -113,7 +115,9 @@ class Plugin:
         names = inspect.signature(pyfuncitem.obj).parameters
         arguments = {name: pyfuncitem.funcargs[name] for name in names}
         began = time.monotonic()
+        self.said.clear()
         outcome = self._run(pyfuncitem, arguments)
+        outcome.printed = printed("".join(self.said))
         self._record(pyfuncitem, outcome, time.monotonic() - began)
         return True
 
@@ -190,7 +194,13 @@ class Plugin:
     def _start_worker(self, gate: bool) -> Worker:
         worker = self.job.start_worker()
         worker.hurry(self.job.haste(gate))
+        worker.tell = self._hear
         return worker
+
+    def _hear(self, text: str) -> None:
+        """Keep what the student's code printed, as much as a check shows."""
+        if sum(map(len, self.said)) < MAX_TEXT:
+            self.said.append(text[:MAX_TEXT])
 
     @pytest.fixture
     def benches(self) -> Benches:

@@ -34,7 +34,20 @@ STUDENTS = (
 )  # fmt: skip
 # They know answers, wrong trees or the solution; the commands that need them are not offered.
 WITHHELD = ("classroom", "oracle", "upkeep")
-TARGETS = ("help", "setup", "check", "watch", "grade", "scale", "notebooks", "clean")
+TARGETS = (
+    "help",
+    "setup",
+    "check",
+    "watch",
+    "run",
+    "hint",
+    "reset",
+    "grade",
+    "scale",
+    "notebook",
+    "notebooks",
+    "clean",
+)
 AS_THEY_ARE = ("LICENSE", "constraints.txt", ".gitignore", ".devcontainer/devcontainer.json")
 PYTEST = """
 [tool.pytest.ini_options]

@@ -6,6 +6,7 @@ It holds no expected values, no seeds and no report. Its answers are data that t
 from __future__ import annotations
 
 import faulthandler
+import io
 import os
 import re
 import signal
@@ -23,6 +24,28 @@ TASK_ID = re.compile(r"task ([0-9S][0-9.]*)")
 MAX_TEXT = 2000
 MAX_FRAMES = 6
 LOG = 2  # the descriptor of what is printed
+MAX_PRINTED = 4000
+
+
+class Printed(io.TextIOWrapper):
+    """The student's `sys.stdout`: the log gets every line, the next answer the first ones."""
+
+    def __init__(self) -> None:
+        """Write to descriptor 1."""
+        output = open(1, "wb", closefd=False)  # noqa: SIM115
+        super().__init__(output, "utf-8", errors="replace", newline="", line_buffering=True)
+        self.kept = ""
+
+    def write(self, text: str) -> int:
+        """Write and keep what there is room for."""
+        if len(self.kept) < MAX_PRINTED:
+            self.kept += text[: MAX_PRINTED - len(self.kept)]
+        return super().write(text)
+
+    def take(self) -> dict[str, str]:
+        """Return what was printed since the last time as a field of a frame, if anything was."""
+        kept, self.kept = self.kept, ""
+        return {"printed": kept} if kept else {}
 
 
 def serve(connection: socket.socket, plan: sandbox.Plan, tree: str) -> None:
@@ -33,6 +56,7 @@ def serve(connection: socket.socket, plan: sandbox.Plan, tree: str) -> None:
     sys.dont_write_bytecode = True
     sys.pycache_prefix = str(Path(plan.scratch) / "bytecode")
     sys.path.append(tree)
+    sys.stdout = printed = Printed()
     channel.send({"ready": True, "layers": layers})
     session = toolkit.Session(channel)
     from grader.worker.forbidden_calls import take
@@ -48,7 +72,8 @@ def serve(connection: socket.socket, plan: sandbox.Plan, tree: str) -> None:
             if question["probe"] != "yardstick":  # it runs torch's own transformer, not the tree
                 watch_calls(tree)
             answers.append(_answer(session, question, tree))
-        channel.send({"id": request["id"], "answers": answers} | sightings())
+        said = sightings() | printed.take()
+        channel.send({"id": request["id"], "answers": answers} | said)
 
 
 def say_whereabouts() -> None:
