@@ -33,7 +33,7 @@ from transformer.training import masked_cross_entropy, teacher_forcing
         ({"d_model": 20, "positions": "rope"}, "20 / num_heads 4 = 5"),
         ({"d_model": 20, "rope_cross": True}, "20 / num_heads 4 = 5"),
         ({"d_model": 9, "num_heads": 3, "positions": "sinusoidal"}, "even d_model, got 9"),
-        ({"ffn": "silu"}, "relu, gelu, swiglu, geglu, got 'silu'"),
+        ({"ffn": "silu"}, "relu, gelu, gelu_tanh, swiglu, geglu, got 'silu'"),
         ({"norm": "batchnorm"}, "layernorm, rmsnorm, got 'batchnorm'"),
         ({"placement": "both"}, "pre, post, got 'both'"),
         ({"positions": "alibi"}, "t5bias, rope, none, got 'alibi'"),
