@@ -4,10 +4,13 @@
 
 Four ratios of one run on one machine, every figure the median of interleaved rounds:
 
-    loading      time to build the model of a folder / time to read its file (both warm)
+    loading      building the model of a folder / reading its file (both warm)
     memory       anonymous memory that this takes / weights in the file's type
-    token        time of a token of ours / of transformers, batch 1, with the cache, float32
-    step         processor time of a training step at T 1,024 / of nn.Transformer's
+    token        a token of ours / of transformers, batch 1, with the cache, float32
+    step         a training step at T 1,024 / nn.Transformer's
+
+Times are processor seconds of all threads: on one thread those of the clock on an idle machine, and
+much steadier than the clock on a busy one.
 
 The folder holds random weights of Qwen2-0.5B's shape in bfloat16 (988 MB); it is made first,
 where --folder has none. Only loading and memory use its type: the file is read as it is stored.
@@ -79,17 +82,17 @@ def in_turns(rounds: int, **actions: Callable[[], float]) -> dict[str, list[floa
     return taken
 
 
-def wall(action: Callable[[], object]) -> Callable[[], float]:
-    """Turn an action into one that returns its wall seconds."""
+def timed(action: Callable[[], object]) -> Callable[[], float]:
+    """Turn an action into one that returns its processor seconds."""
 
-    def timed() -> float:
-        start = time.perf_counter()
+    def run() -> float:
+        start = time.process_time()
         result = action()
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         del result
         return seconds
 
-    return timed
+    return run
 
 
 def tell(name: str, ours: list[float], theirs: list[float], required: float) -> None:
@@ -106,7 +109,7 @@ def tell(name: str, ours: list[float], theirs: list[float], required: float) -> 
 def loading(folder: Path, rounds: int) -> None:
     """Compare loading with reading the file."""
     file = folder / "model.safetensors"
-    load, read = wall(lambda: load_model(folder)), wall(file.read_bytes)
+    load, read = timed(lambda: load_model(folder)), timed(file.read_bytes)
     load(), read()
     taken = in_turns(rounds, load=load, read=read)
     tell("loading", taken["load"], taken["read"], 1.5)
@@ -172,7 +175,7 @@ def tokens(folder: Path, rounds: int) -> None:
         return list(written[0, PROMPT_TOKENS:].tolist())
 
     assert write() == library(), "the two models write different tokens"
-    taken = in_turns(rounds, ours=wall(write), theirs=wall(library))
+    taken = in_turns(rounds, ours=timed(write), theirs=timed(library))
     per_token = {name: [s / NEW_TOKENS for s in seconds] for name, seconds in taken.items()}
     tell("token", per_token["ours"], per_token["theirs"], 1.5)
 
@@ -225,17 +228,12 @@ def step(rounds: int) -> None:
     )
     inputs, targets = teacher_forcing(batch.answers)
 
-    def one(model: torch.nn.Module) -> Callable[[], float]:
-        def timed() -> float:
-            start = time.process_time()
-            model.zero_grad()
-            loss = masked_cross_entropy(model(*batch.context, inputs), targets)
-            loss.backward()  # type: ignore[no-untyped-call]
-            return time.process_time() - start
+    def step_of(model: torch.nn.Module) -> None:
+        model.zero_grad()
+        loss = masked_cross_entropy(model(*batch.context, inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
 
-        return timed
-
-    actions = {"ours": one(ours), "theirs": one(peer)}
+    actions = {"ours": timed(lambda: step_of(ours)), "theirs": timed(lambda: step_of(peer))}
     in_turns(1, **actions)
     taken = in_turns(rounds, **actions)
     tell("step", taken["ours"], taken["theirs"], 1.3)

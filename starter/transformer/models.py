@@ -270,6 +270,8 @@ def leading_padding(valid: Tensor, cache: DecodingCache | None) -> Tensor | None
     if not numbers_are_known():
         return None
     held = None if cache is None or not cache.slots else cache.slots[0].held
+    if held is not None and held.valid.shape[0] != valid.shape[0]:
+        return None  # the cache refuses another number of rows, and says so better
     seen = valid if held is None else torch.cat((held.valid, valid), dim=1)
     leading = seen.int().argmax(dim=1)
     return leading if leading.any() else None
