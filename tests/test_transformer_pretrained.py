@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from transformer.__main__ import main
 from transformer.cache import DecodingCache
 from transformer.generation import generate_decoder_only
-from transformer.pretrained import halves_to_pairs, load_pretrained, load_tokenizer, read_config
+from transformer.pretrained import halves_to_pairs, load_tokenizer, read_config
+from transformer.pretrained import load_pretrained as load_model
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers")
@@ -154,7 +155,7 @@ def test_logits_equal_theirs(theirs, tmp_path, dialect):
     folder = copied(theirs.folder, tmp_path / "folder")
     if dialect == "old":
         old_dialect(folder)
-    model, published = load_pretrained(folder)
+    model, published = load_model(folder)
     assert published.context == 64 and not published.end_ids
     ids = torch.randint(V, (3, 19))
     everything = torch.ones_like(ids, dtype=torch.bool)
@@ -170,7 +171,7 @@ def test_logits_equal_theirs(theirs, tmp_path, dialect):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padded_prompts_give_the_logits_of_theirs_at_real_positions(theirs, side):
-    model, _ = load_pretrained(theirs.folder)
+    model, _ = load_model(theirs.folder)
     ids, real = padded(side)
     expected = logits_of_theirs(theirs.model, ids, real)[real]
     cache = DecodingCache(2)
@@ -185,7 +186,7 @@ def test_padded_prompts_give_the_logits_of_theirs_at_real_positions(theirs, side
 @pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_twelve_greedy_tokens_equal_theirs(theirs, side, use_cache):
-    model, _ = load_pretrained(theirs.folder)
+    model, _ = load_model(theirs.folder)
     ids, real = padded(side)
     written = generate_decoder_only(
         model, ids, max_new_tokens=12, eos_id=None, valid_prompt=real, use_cache=use_cache
@@ -207,8 +208,8 @@ def rewrite_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
 
 
 def same_logits(folder: Path, theirs: Theirs) -> bool:
-    model, _ = load_pretrained(folder)
-    reference, _ = load_pretrained(theirs.folder)
+    model, _ = load_model(folder)
+    reference, _ = load_model(theirs.folder)
     ids = torch.randint(V, (2, 9))
     with torch.no_grad():
         return torch.equal(model(ids), reference(ids))
@@ -230,7 +231,7 @@ def test_index_may_not_name_files_elsewhere(saved, tmp_path, file):
     (folder / WEIGHTS).rename(tmp_path / "other.safetensors")
     (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": {"a.weight": file}}))
     with pytest.raises(ValueError, match="names a file that is not in its folder"):
-        load_pretrained(folder)
+        load_model(folder)
 
 
 def test_missing_and_unknown_weights_are_listed_by_their_names(saved, tmp_path):
@@ -243,7 +244,7 @@ def test_missing_and_unknown_weights_are_listed_by_their_names(saved, tmp_path):
     weights["model.layers.0.self_attn.k_proj.weight"] = torch.ones(3, 24)
     rewrite_weights(folder, weights)
     with pytest.raises(ValueError) as refusal:
-        load_pretrained(folder)
+        load_model(folder)
     for part in (
         "missing model.layers.1.self_attn.k_proj.bias",
         "unknown model.layers.0.self_attn.o_proj.bias",
@@ -265,7 +266,7 @@ def test_published_gpt2_has_no_prefix_and_holds_masks(saved, tmp_path):
     weights["h.0.attn.other_bias"] = torch.ones(1)
     rewrite_weights(folder, weights)
     with pytest.raises(ValueError, match="unknown h.0.attn.other_bias"):
-        load_pretrained(folder)
+        load_model(folder)
 
 
 def test_old_llama_files_hold_rotary_buffers(saved, tmp_path):
@@ -285,13 +286,13 @@ def test_tied_head_may_be_stored_but_not_differ_and_an_untied_one_not_be_absent(
     weights["lm_head.weight"][5, 7] += 1
     rewrite_weights(tied, weights)
     with pytest.raises(ValueError, match="lm_head.weight is the embedding table, which it is not"):
-        load_pretrained(tied)
+        load_model(tied)
     untied = copied(saved["llama"].folder, tmp_path / "untied")
     weights = stored(untied)
     del weights["lm_head.weight"]
     rewrite_weights(untied, weights)
     with pytest.raises(ValueError, match="missing lm_head.weight"):
-        load_pretrained(untied)
+        load_model(untied)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3"])
@@ -299,9 +300,9 @@ def test_weights_of_16_bits_stay_so_or_are_widened(saved, tmp_path, name):
     folder = tmp_path / "half"
     shutil.copytree(saved[name].folder, folder)
     rewrite_weights(folder, {key: w.bfloat16() for key, w in stored(folder).items()})
-    model, _ = load_pretrained(folder)
+    model, _ = load_model(folder)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
-    wide, _ = load_pretrained(folder, torch.float32)
+    wide, _ = load_model(folder, torch.float32)
     assert torch.get_default_dtype() == torch.float32
     theirs = type(saved[name].model).from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.randint(V, (2, 9))
@@ -316,7 +317,7 @@ def test_weights_of_16_bits_stay_so_or_are_widened(saved, tmp_path, name):
 
 def test_loaded_model_does_not_change_with_its_file(saved, tmp_path):
     folder = copied(saved["llama"].folder, tmp_path / "folder")
-    model, _ = load_pretrained(folder)
+    model, _ = load_model(folder)
     ids = torch.randint(V, (2, 9))
     before = model(ids)
     size = (folder / WEIGHTS).stat().st_size
@@ -407,23 +408,23 @@ def test_what_cannot_be_built_is_refused_by_name(saved, tmp_path, name, changes,
     folder = copied(saved[name].folder, tmp_path / "folder")
     rewritten(folder, **changes)
     with pytest.raises(ValueError, match=message):
-        load_pretrained(folder)
+        load_model(folder)
 
 
 def test_damaged_and_missing_files_are_named(saved, tmp_path):
     folder = copied(saved["llama"].folder, tmp_path / "folder")
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-100])
     with pytest.raises(ValueError, match=f"{WEIGHTS} cannot be read"):
-        load_pretrained(folder)
+        load_model(folder)
     (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
     with pytest.raises(FileNotFoundError, match="neither model.safetensors nor"):
-        load_pretrained(folder)
+        load_model(folder)
     (folder / "config.json").write_text("[1]")
     with pytest.raises(ValueError, match="must hold an object, got list"):
-        load_pretrained(folder)
+        load_model(folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(ValueError, match="is not JSON"):
-        load_pretrained(folder)
+        load_model(folder)
 
 
 def test_reordering_for_another_number_of_heads_would_be_seen():
@@ -537,5 +538,5 @@ def test_stopped_writing_is_one_line_and_130(folder_with_text, capsys, monkeypat
 
 def test_no_weight_is_drawn_only_to_be_replaced(saved):
     state = torch.get_rng_state()
-    load_pretrained(saved["qwen2"].folder)
+    load_model(saved["qwen2"].folder)
     assert torch.equal(torch.get_rng_state(), state)
