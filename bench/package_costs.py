@@ -39,7 +39,7 @@ from transformer.config import ModelConfig  # noqa: E402
 from transformer.data import PAD, sequence_batches  # noqa: E402
 from transformer.generation import write_on  # noqa: E402
 from transformer.models import Seq2SeqTransformer  # noqa: E402
-from transformer.pretrained import load_model  # noqa: E402
+from transformer.pretrained import load_pretrained  # noqa: E402
 from transformer.training import masked_cross_entropy, teacher_forcing  # noqa: E402
 
 QWEN2_HALF_BILLION: dict[str, Any] = {
@@ -109,7 +109,7 @@ def tell(name: str, ours: list[float], theirs: list[float], required: float) -> 
 def loading(folder: Path, rounds: int) -> None:
     """Compare loading with reading the file."""
     file = folder / "model.safetensors"
-    load, read = timed(lambda: load_model(folder)), timed(file.read_bytes)
+    load, read = timed(lambda: load_pretrained(folder)), timed(file.read_bytes)
     load(), read()
     taken = in_turns(rounds, load=load, read=read)
     tell("loading", taken["load"], taken["read"], 1.5)
@@ -134,7 +134,7 @@ def memory_of_one_load(folder: Path) -> None:
     before = anonymous_bytes()
     watcher = threading.Thread(target=watch)
     watcher.start()
-    model, _ = load_model(folder)
+    model, _ = load_pretrained(folder)
     after = anonymous_bytes()
     done.set()
     watcher.join()
@@ -161,7 +161,7 @@ def tokens(folder: Path, rounds: int) -> None:
 
     theirs: Any = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32)
     theirs.eval()
-    ours, _ = load_model(folder, torch.float32)
+    ours, _ = load_pretrained(folder, torch.float32)
     prompt = torch.randint(3, 1000, (1, PROMPT_TOKENS))
     mask = torch.ones_like(prompt)
 

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from transformer.__main__ import main
 from transformer.cache import DecodingCache
 from transformer.generation import generate_decoder_only
-from transformer.pretrained import halves_to_pairs, load_model, load_tokenizer, read_config
+from transformer.pretrained import halves_to_pairs, load_tokenizer, read_config
+from transformer.pretrained import load_pretrained as load_model
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers")
@@ -340,6 +341,14 @@ def test_null_and_absent_fields_mean_what_the_library_means(saved, tmp_path):
     assert read_config(folder).config.window is None
 
 
+@pytest.mark.parametrize("name", ["qwen2", "mistral"])
+def test_fields_that_the_library_does_not_read_are_ignored(saved, tmp_path, name):
+    folder = copied(saved[name].folder, tmp_path / "folder")
+    ignored = {"attention_bias": True, "partial_rotary_factor": None, "use_mrope": False}
+    rewritten(folder, _name_or_path="elsewhere", **ignored)
+    assert same_logits(folder, saved[name])
+
+
 def test_end_ids_come_from_both_configurations(saved, tmp_path):
     folder = copied(saved["llama"].folder, tmp_path / "folder")
     rewritten(folder, eos_token_id=2)
@@ -357,6 +366,10 @@ def test_end_ids_come_from_both_configurations(saved, tmp_path):
         ("llama", {"model_type": ...}, "architecture None"),
         ("llama", {"hidden_size": ...}, "lacks 'hidden_size'"),
         ("llama", {"hidden_size": "24"}, "cannot be used"),
+        ("llama", {"num_attention_heads": 0}, "cannot be used"),
+        ("llama", {"vocab_size": 10**15}, "no model has the sizes in config.json"),
+        ("llama", {"rope_parameters": "yarn"}, "rope_parameters must be an object, got 'yarn'"),
+        ("qwen3", {"attention_bias": True}, "must agree, got True and False"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act must be 'silu', got 'gelu'"),
         ("llama", {"attention_bias": True}, "must agree, got True and False"),
         ("llama", {"quantization_config": {"bits": 4}}, "quantised weights"),

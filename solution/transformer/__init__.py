@@ -16,10 +16,17 @@ if TYPE_CHECKING:
     from .data import SequenceBatch, cyclic_batches, sequence_batches
     from .decoder import CausalBlock, Decoder, DecoderBlock
     from .encoder import Encoder, EncoderBlock
-    from .generation import evaluating, generate_decoder_only, generate_seq2seq
+    from .generation import (
+        Sampler,
+        evaluating,
+        generate_decoder_only,
+        generate_seq2seq,
+        write_on,
+    )
     from .kv_cache import KVCache
     from .masks import causal_mask, combine_masks, padding_mask
     from .models import DecoderOnlyTransformer, Seq2SeqTransformer, count_params
+    from .pretrained import load_pretrained, load_tokenizer
     from .residual import ResidualBranch
     from .training import make_optimizer, masked_cross_entropy, teacher_forcing, train
 
@@ -45,9 +52,11 @@ _HOMES = {
     "DecoderBlock": "decoder",
     "Encoder": "encoder",
     "EncoderBlock": "encoder",
+    "Sampler": "generation",
     "evaluating": "generation",
     "generate_decoder_only": "generation",
     "generate_seq2seq": "generation",
+    "write_on": "generation",
     "KVCache": "kv_cache",
     "causal_mask": "masks",
     "combine_masks": "masks",
@@ -55,6 +64,8 @@ _HOMES = {
     "DecoderOnlyTransformer": "models",
     "Seq2SeqTransformer": "models",
     "count_params": "models",
+    "load_pretrained": "pretrained",
+    "load_tokenizer": "pretrained",
     "ResidualBranch": "residual",
     "make_optimizer": "training",
     "masked_cross_entropy": "training",
@@ -78,6 +89,7 @@ __all__ = [
     "ModelConfig",
     "MultiHeadAttention",
     "ResidualBranch",
+    "Sampler",
     "Seq2SeqTransformer",
     "SequenceBatch",
     "TrainingRecipe",
@@ -89,6 +101,8 @@ __all__ = [
     "generate_decoder_only",
     "generate_seq2seq",
     "load_checkpoint",
+    "load_pretrained",
+    "load_tokenizer",
     "make_optimizer",
     "masked_cross_entropy",
     "padding_mask",
@@ -98,6 +112,7 @@ __all__ = [
     "teacher_forcing",
     "train",
     "verify_checkpoint",
+    "write_on",
 ]
 
 

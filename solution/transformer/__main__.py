@@ -46,7 +46,7 @@ from .generation import (
 )
 from .metrics import exact_match, most_common_baseline, sequence_accuracy, token_accuracy
 from .models import Seq2SeqTransformer, count_params
-from .pretrained import DTYPES, load_model, load_tokenizer
+from .pretrained import DTYPES, load_pretrained, load_tokenizer
 from .training import masked_cross_entropy, teacher_forcing, train
 
 CONFIGS = {"lab": LAB, "vanilla-2017": VANILLA_2017, "llama-style": LLAMA_STYLE}
@@ -366,7 +366,7 @@ def run_load(options: argparse.Namespace) -> None:
     tokenizer = None if options.prompt is None else load_tokenizer(options.folder)
     dtype = None if options.dtype is None else DTYPES[options.dtype]
     start = time.perf_counter()
-    model, published = load_model(options.folder, dtype)
+    model, published = load_pretrained(options.folder, dtype)
     loaded = f"{published.architecture}, {count_params(model):,} parameters"
     weight = next(model.parameters())
     tell(f"{loaded} of {weight.dtype}, loaded in {time.perf_counter() - start:.1f} s")

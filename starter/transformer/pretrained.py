@@ -76,7 +76,7 @@ def read_config(folder: Path) -> Published:
         config, context = FAMILIES[architecture].configure(settings)
     except KeyError as missing:
         raise ValueError(f"config.json of {folder} lacks {missing}") from None
-    except (TypeError, ValueError) as error:
+    except (ArithmeticError, TypeError, ValueError) as error:
         raise ValueError(f"config.json of {folder} cannot be used: {error}") from error
     ends = [settings.get("eos_token_id")]
     if (folder / "generation_config.json").exists():
@@ -115,13 +115,14 @@ def configure_llama(settings: Settings) -> tuple[ModelConfig, int]:
     """
     if settings.get("hidden_act", "silu") != "silu":
         raise ValueError(f"hidden_act must be 'silu', got {settings['hidden_act']!r}")
-    attention_bias = bool(settings.get("attention_bias"))
-    mlp_bias = bool(settings.get("mlp_bias"))
+    architecture, heads = settings["model_type"], settings["num_attention_heads"]
+    reads_biases = architecture in ("llama", "qwen3")  # the others ignore these fields
+    attention_bias = reads_biases and bool(settings.get("attention_bias"))
+    mlp_bias = architecture == "llama" and bool(settings.get("mlp_bias"))
     if attention_bias != mlp_bias:
         raise ValueError(
             f"attention_bias and mlp_bias must agree, got {attention_bias} and {mlp_bias}"
         )
-    architecture, heads = settings["model_type"], settings["num_attention_heads"]
     context = settings["max_position_embeddings"]
     config = ModelConfig(
         vocab_size=settings["vocab_size"],
@@ -155,10 +156,13 @@ def rotary_base(settings: Settings) -> float:
         ValueError: The angles are scaled in some way.
     """
     rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise ValueError(f"rope_parameters must be an object, got {rope!r}")
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise ValueError(f"rope scaling of the kind {kind!r} is not supported, only 'default' is")
-    if settings.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)) != 1.0:
+    share = _or_default(settings, "partial_rotary_factor", rope.get("partial_rotary_factor"))
+    if share not in (None, 1.0):
         raise ValueError("a partial_rotary_factor is not supported for this architecture")
     return float(rope.get("rope_theta", _or_default(settings, "rope_theta", 10000.0)))
 
@@ -439,7 +443,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def load_model(
+def load_pretrained(
     folder: Path, dtype: torch.dtype | None = None
 ) -> tuple[DecoderOnlyTransformer, Published]:
     """Build the model that a folder holds, in eval mode.
@@ -484,8 +488,11 @@ def load_model(
         )
     del head
     dtype = dtype or next(iter(weights.values()), torch.empty(0)).dtype
-    with _Unfilled(), _default_dtype(dtype):
-        built = DecoderOnlyTransformer(config)
+    try:
+        with _Unfilled(), _default_dtype(dtype):
+            built = DecoderOnlyTransformer(config)
+    except RuntimeError as error:
+        raise ValueError(f"no model has the sizes in config.json of {folder}: {error}") from error
     theirs = {ours: name for name, targets in names.items() for ours, _ in targets}
     expected = built.state_dict()
     problems += [f"missing {theirs[name]}" for name in expected if name not in weights]
