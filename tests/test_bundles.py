@@ -69,7 +69,8 @@ def test_scripts_lie_at_the_top_and_no_solution_comes_along(bundle):
         texts = {name: archive.read(name) for name in modes}
     assert modes["setup.sh"] & stat.S_IXUSR and modes["run_autograder"] & stat.S_IXUSR
     assert "grader/run/engine.py" in texts and "lab.toml" in texts and "requirements.txt" in texts
-    assert not [name for name in texts if name.startswith(("solution/", "tests/", "grader/classroom"))]
+    kept_at_home = ("solution/", "tests/", "grader/classroom", "grader/upkeep")
+    assert not [name for name in texts if name.startswith(kept_at_home)]
     assert b'raise NotImplementedError("task 1.2' in texts["grader/original/transformer/masks.py"]
 
 
