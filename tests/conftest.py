@@ -2,12 +2,25 @@
 
 import subprocess
 import zlib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from results_schema import valid
+
+from grader.run.engine import Referee
 
 SHARES = 4
+
+
+@pytest.fixture(scope="session", autouse=True)
+def every_result_fits_its_schema() -> Iterator[None]:
+    """Hold every result that a test gets of a referee against docs/results.schema.json."""
+    grade = Referee.grade
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Referee, "grade", lambda *args, **named: valid(grade(*args, **named)))
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import ValidationError
+from results_schema import SCHEMA, valid
+
+from grader.base.result import Status
 
 ROOT = Path(__file__).resolve().parent.parent
 SEPARATE = ("environment", "isolation", "seconds")
@@ -33,7 +37,7 @@ def grader(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[
 
 
 def result_in(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return valid(json.loads((folder / "results.json").read_text(encoding="utf-8")))
 
 
 def without_circumstances(tree: Any) -> Any:
@@ -262,3 +266,13 @@ def test_unknown_isolation_is_refused():
     done = grader("grade", "starter", "--isolation", "fort-knox")
     assert done.returncode == 2
     assert "fort-knox" in done.stderr and "landlock" in done.stderr
+
+
+def test_schema_names_every_status():
+    assert SCHEMA["$defs"]["status"]["enum"] == [str(status) for status in Status]
+
+
+@pytest.mark.parametrize("wrong", [{"seed": None}, {"score": "100"}, {"more": 1}, {"gates": [{}]}])
+def test_schema_refuses_what_is_no_result(untouched, wrong):
+    with pytest.raises(ValidationError):
+        valid(untouched[1] | wrong)
