@@ -206,6 +206,13 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "score = (lambda score, b, h, i, j: score)\n"
         "try:\n    vars(tools)['math_' + 'attention'](q, q, q, score, (), 1.0)\n"
         "except Exception:\n    pass"},
+    "by_a_method_of_a_quantizable_class": {
+        "top": "import importlib\nname = 'torch.ao.nn.quantizable.modules.activation'\n"
+        "kind = vars(importlib.import_module(name))['Multihead' + 'Attention']\n"
+        "def attend(query, key, value, attn_mask):\n"
+        "    inner = object.__new__(kind)\n    nn.Module.__init__(inner)\n"
+        "    return kind._forward_impl(inner, query, key, value)",
+        "attend": "attend"},
     "as_operator_of_onnx": {
         "top": "import importlib\ntools = importlib.import_module('torch.onnx.ops')",
         "make": "q = torch.zeros(1, 1, 2, 4)\n"

@@ -1,7 +1,8 @@
 """What the lab forbids: ready-made attention and transformers, by name and by what they call.
 
 The one table for both who enforce it: the look at the source (`policy.py`, in the referee) and the
-watch on the running code (`watch.py`, in the worker). It imports neither torch nor the grader.
+watch on the running code (`forbidden_calls.py`, in the worker). It imports neither torch nor the
+grader.
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ MODULES = {
     "torch.nn.modules.transformer": FORBIDDEN,
     "torch._higher_order_ops.flex_attention": re.compile(r"_?math_attention\w*|sdpa_dense"),
     "torch.onnx.ops._impl": re.compile("attention_23"),
+    "torch.ao.nn.quantizable.modules.activation": FORBIDDEN,
 }
-# Of a forbidden class: what makes one and what runs it.
-METHODS = ("__init__", "forward")
 # Operators that are no attention themselves: what follows from a forward pass, and a choice.
 HARMLESS_OPERATORS = re.compile(r"\w*_backward|_fused_sdp_choice")
 # What a student reads where it is not the place in which it is written.

@@ -32,7 +32,6 @@ import grader
 from grader.base.forbidden import (
     FORBIDDEN,
     HARMLESS_OPERATORS,
-    METHODS,
     MODULES,
     PUBLIC_NAMES,
     TELLING_EVENTS,
@@ -90,7 +89,7 @@ def take() -> tuple[Arm, Tell]:
 def forbidden_functions(module: types.ModuleType) -> Iterator[tuple[Any, str, Any, str]]:
     """Yield each forbidden function of a module: its owner, name, itself, and what a student reads.
 
-    Of a class these are what makes one and what runs it.
+    Of a class these are all that it defines: what runs it may have any name.
     """
     shown = re.sub(r"\.modules\.\w+", "", module.__name__)
     for name, value in list(vars(module).items()):
@@ -98,9 +97,9 @@ def forbidden_functions(module: types.ModuleType) -> Iterator[tuple[Any, str, An
         if not MODULES[module.__name__].fullmatch(name):
             continue
         if isinstance(value, type):
-            for method in METHODS:
-                if method in vars(value):
-                    yield value, method, vars(value)[method], title
+            for method, function in list(vars(value).items()):
+                if isinstance(function, types.FunctionType):
+                    yield value, method, function, title
         else:
             function = getattr(value, "_init_fn", value)  # of an operator that is made in Python
             if isinstance(function, types.FunctionType):
