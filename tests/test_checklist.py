@@ -225,6 +225,7 @@ def test_check_of_a_wrong_tree_explains_and_points(tmp_path):
     [
         ([("S1", "not_implemented", "s")], "next: write KVCache.append"),
         ([("3.1", "passed", "s")], "next: task 3 is done; `make check` looks at every task"),
+        ([("6.3", "passed", "s")], "next: task 6.3 is done; `make check` looks at every task"),
         ([("4.1", "blocked", "waits for task 2.3 (attention.py)")],
          "next: task 4.1 waits for task 2.3 (attention.py): begin there"),
     ],

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grader.base.result import clean_text, decisive
-from grader.base.settings import StretchStub, Stub
+from grader.base.settings import StretchStub, Stub, shipped
 from grader.base.text import plain
 from grader.report import witness
 
@@ -205,6 +205,15 @@ def explanation(check: Check) -> list[str]:
     return lines
 
 
+def named_tasks(stubs: Sequence[str]) -> list[str]:
+    """Return the tasks that these stubs are the whole of, and the other stubs by themselves."""
+    every: dict[str, list[str]] = {}
+    for stub in shipped().points.stubs:
+        every.setdefault(stub.task, []).append(stub.id)
+    whole = {task for task, ids in every.items() if set(ids) <= set(stubs)}
+    return list(dict.fromkeys(s.split(".")[0] if s.split(".")[0] in whole else s for s in stubs))
+
+
 def next_step(
     found: Sequence[Row], path: Path, *, complete: bool, trouble: str | None = None
 ) -> str:
@@ -221,9 +230,9 @@ def next_step(
     if not todo:
         if complete:
             return "all parts are done; `make grade` opens the gates"
-        tasks = list(dict.fromkeys(row.stub.id.split(".")[0] for row in found))
-        are = "s {} are" if len(tasks) > 1 else " {} is"
-        done = f"task{are.format(', '.join(tasks))} done" if tasks else "nothing to do here"
+        looked_at = named_tasks([row.stub.id for row in found])
+        are = "s {} are" if len(looked_at) > 1 else " {} is"
+        done = f"task{are.format(', '.join(looked_at))} done" if looked_at else "nothing to do here"
         return f"{done}; `make check` looks at every task"
     row = next((r for r in todo if r.status != "blocked"), todo[0])
     task = f"(task {row.stub.id})"
