@@ -374,3 +374,19 @@ def test_failed_task_is_called_the_cause_only_where_the_evidence_ties_it(part, c
     found = blame.traced(outcome(Status.ERROR, cause, known), GATE, parts, {}, {}).diagnosis
     assert found.advice.startswith(advice)
     assert found.part == ("masks" if cause == earlier.cause else part)
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "last"),
+    [("IndentationError", "", "masks.py"), ("NameError", "<module>", "masks.py"),
+     ("TypeError", "causal_mask", "attention.py")],
+)  # fmt: skip
+def test_a_file_that_cannot_be_imported_is_blamed_itself(kind, function, last):
+    frames = [
+        {"file": "transformer/attention.py", "line": 26, "function": "<module>", "text": "import"},
+        {"file": "transformer/masks.py", "line": 31, "function": function, "text": "raise"},
+    ]
+    error = StudentError({"kind": "raised", "type": kind, "message": "", "frames": frames})
+    with pytest.raises(StudentError) as raised, built_on("attention", [], "1.1"):
+        raise error
+    assert raised.value.frames[-1]["file"] == f"transformer/{last}"

@@ -244,13 +244,14 @@ def try_refusals(
 def built_on(part: str, findings: Findings, *stubs: str) -> Iterator[None]:
     """Blame a failure on the first of the earlier stubs that does not pass by itself.
 
-    Where all of them pass, the code in `part` provoked what they raise.
+    Where all of them pass, the code in `part` provoked what they raise; but a file that cannot be
+    imported is its own fault, whoever imports it.
     """
     earlier = [o for o in findings if o.stub in stubs and o.diagnosis is not None]
     try:
         yield
     except StudentError as error:
-        if not earlier and error.kind == "raised":
+        if not earlier and error.kind == "raised" and not error.while_importing:
             own = [i for i, f in enumerate(error.frames) if f["file"].endswith(f"/{part}.py")]
             error.frames = error.frames[: own[-1] + 1] if own else error.frames
         for outcome in earlier:
