@@ -55,9 +55,8 @@ def check(options: argparse.Namespace, lab: Settings, workshop: Workshop) -> int
         with terminal.Progress(console, quiet=quiet) as progress:
             tree = referee.grade(request, progress)
     found = checklist.rows(checklist.checks_of(tree), stubs_of(lab), begun_only=tasks is None)
-    console.print(
-        checklist.render(found, path, complete=tasks is None, trouble=tree["grader_error"])
-    )
+    shown = checklist.render(found, path, complete=tasks is None, trouble=tree["grader_error"])
+    console.print(terminal.Trimmed(shown))
     if options.tree is None:
         desk.Desk(path).keep_passed([row.stub for row in found if row.done])
     if options.out is not None:
